@@ -486,7 +486,7 @@ def test_a_directory_in_the_place_of_an_entry_is_not_used(processes: Processes, 
     for folder in (place.store.root, *(path for path in place.path.parents if path > place.store.root)):
         folder.chmod(0o700)
     with (
-        pytest.warns(DegradedWarning, match="is no plain file"),
+        pytest.warns(DegradedWarning, match="is not a regular file"),
         pytest.warns(DegradedWarning, match="not kept"),
     ):
         torch.testing.assert_close(processes.new(net.both)(X), wanted(net.both, X))
@@ -574,17 +574,17 @@ def test_what_others_can_write_is_not_run(processes: Processes, net: Net) -> Non
     first = processes.new(net.both)
     first(X)
     processes.folder.chmod(0o777)
-    with pytest.raises(ValueError, match="others can write"):
+    with pytest.raises(ValueError, match="other users can write"):
         processes.new(net.both)
     processes.folder.chmod(0o700)
     second = processes.new(net.both)
     processes.folder.chmod(0o777)
-    with pytest.warns(DegradedWarning, match="others can write"):
+    with pytest.warns(DegradedWarning, match="other users can write"):
         torch.testing.assert_close(second(X), wanted(net.both, X))
     assert processes.traces == 2
     processes.folder.chmod(0o700)
     path_of(first).chmod(0o644)
-    with pytest.warns(DegradedWarning, match="by you alone"):
+    with pytest.warns(DegradedWarning, match="by you only"):
         processes.new(net.both)(X)
     assert processes.traces == 3
     assert path_of(first).stat().st_mode & 0o777 == 0o600

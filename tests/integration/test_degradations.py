@@ -209,7 +209,7 @@ def test_strict_by_environment(value: str, strict: bool, monkeypatch: pytest.Mon
 
 def test_a_typo_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STRICT, "ture")
-    with pytest.raises(BadOption, match="TORCHAIR_STRICT is neither on nor off"):
+    with pytest.raises(BadOption, match="TORCHAIR_STRICT must be 0 or 1"):
         Diagnostics()
 
 

@@ -1,4 +1,6 @@
-"""FX' -> Program. `build` is the one way in; each kind has a file of its own."""
+"""Generate programs from FX graphs. `build` is the only entry point; each kind of program has its own
+file.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from torchair.fxgraph.external_constants import has_external
 __all__ = ["BUILDING", "COMPILERS", "RESERVED", "CodegenOptions", "build", "load"]
 
 BUILDING = threading.RLock()
-# In a child of this process whoever builds here is not there.
+# The thread that builds does not exist in a forked child.
 os.register_at_fork(after_in_child=BUILDING._at_fork_reinit)  # type: ignore[attr-defined]
 DEFAULT = CodegenOptions()
 COMPILERS = ("inductor", "native")
@@ -40,12 +42,24 @@ RESERVED = frozenset(
     )
     for name in options
 )
-"""Options of Inductor that builds set themselves."""
+"""Options of Inductor that every build sets itself."""
 
 
 def build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions = DEFAULT) -> Program:
-    """Compile an ATen graph; `gm` is left as it is. The program has its code, from which it can be made again
-    (`load`).
+    """Compile an ATen graph.
+
+    Args:
+        kind: `eager`, `fx`, `inductor` or `native`.
+        gm: the graph. It is not changed.
+        inputs: fake inputs of the graph.
+        how: code generation options.
+
+    Returns:
+        A program. Its code can be loaded again (`load`).
+
+    Raises:
+        BadOption: if there is no such code generator.
+        NotPossible: if the code generator does not support the graph.
     """
     if kind in COMPILERS:
         return DeviceMapping.of(gm).build(gm, inputs, lambda gm, inputs: _tied(kind, gm, inputs, how))
@@ -68,16 +82,16 @@ def _build(
         case "fx":
             return FxCode(gm).load()
         case "inductor":
-            # Inductor's options are the process's: one build at a time.
+            # Inductor's options are global: one build at a time.
             with BUILDING, code_kept_in(how.folder):
                 return inductor_program.build(gm, inputs, how)
         case "native":
             with BUILDING, code_kept_in(how.folder):
                 return native_program.build(gm, inputs, how)
-    raise BadOption(f"there is no code generator {kind!r}", near="eager, inductor, native")
+    raise BadOption(f"unknown code generator {kind!r}", near="eager, inductor, native")
 
 
 def load(code: Code) -> Program:
-    """The program that was generated as this code, in this process or another."""
-    with BUILDING, disable_modes(), torch.no_grad():  # Inductor's directory is the process's
+    """Load a program from its code, in this process or another."""
+    with BUILDING, disable_modes(), torch.no_grad():  # Inductor's directory is global
         return code.load()

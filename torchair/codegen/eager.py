@@ -1,6 +1,7 @@
-"""FX -> readable Python: one line per node, straight down, dead values dropped, constants made once.
+"""Generate readable Python from FX: one line per node, without control flow; dead values are deleted and
+constants created once.
 
-Ops are called through `torch.<name>` where that is the same op (it costs half of an overload's call), else
+Ops are called through `torch.<name>` if that is the same op (half the cost of calling an overload), else
 through the overload. A functional update of an input followed by `copy_` becomes one write into the input.
 """
 
@@ -70,24 +71,24 @@ INFIX: dict[Any, str] = {
     operator.gt: ">",
     operator.ge: ">=",
 }
-# Modules whose functions graphs call, and how a stand-alone module writes them.
+# Modules with functions that graphs call, and their expressions in a standalone module.
 OWNERS: dict[Any, str] = {
     stream_ops: "__import__('torchair').ops.streams",
     torch: "torch",
     operator: "__import__('operator')",
     math: "__import__('math')",
 }
-# Calls with constant arguments whose result may be shared between calls, as long as nobody writes to it.
+# Calls with constant arguments. Their results can be shared between calls if no op writes to them.
 CONSTANT_CALLS = (aten.full.default, aten.scalar_tensor.default, aten.arange.start_step, aten.arange.default)
 
-# The end of a stand-alone module: the function that takes the inputs one by one.
+# The end of a standalone module: the function that accepts the inputs as separate arguments.
 KERNEL = """
 def kernel(*args):
     return {}(list(args))
 """
-# Names that the generated function has itself.
+# Names that the generated function uses itself.
 RESERVED = ("args", "torch", "program")
-# Constants with more elements are not written as text.
+# Tensors with more elements are not written as text.
 LITERAL_LIMIT = 4096
 
 
@@ -97,7 +98,7 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
 
 
 def generate(gm: fx.GraphModule) -> EagerCode:
-    """The Python function of a graph, as data."""
+    """Return the Python function of a graph, as data."""
     gm = copy_graph(gm)
     gm.graph.eliminate_dead_code(is_impure_node=graph_prep.has_effect)
     writer = Writer(gm)
@@ -107,25 +108,30 @@ def generate(gm: fx.GraphModule) -> EagerCode:
 
 @dataclass(frozen=True)
 class EagerCode:
-    """The text of a function `program(args)`, and its globals."""
+    """The source of a function `program(args)`, and its globals."""
 
     source: str
     functions: dict[str, Any]
-    """What it calls: operators and functions."""
+    """The operators and functions it calls."""
     values: dict[str, Any]
     """Its constants."""
     events: list[stream_ops.Event]
-    """Made for this graph: they live as long as its code."""
+    """Events created for this graph. They live as long as the code."""
     kind = "eager"
 
     def load(self) -> Boxed:
-        """Ready to run."""
+        """Load the program."""
         calls = {name: _called(target) for name, target in self.functions.items()}
         return Boxed(self, load(self.source, {"torch": torch, **self.values, **calls, "_kept": self.events}))
 
     def standalone(self, beside: dict[str, torch.Tensor] | None = None) -> str | None:
-        """The program as a module of its own with `kernel(*args)`; None when a constant has no text. With
-        `beside`, large tensors are put there and read from a dictionary `constants`.
+        """Return the program as a standalone module with `kernel(*args)`.
+
+        Args:
+            beside: if given, receives large tensors. The module reads them from a dictionary `constants`.
+
+        Returns:
+            The source, or None if a constant cannot be written as text.
         """
         lines = ["import torch", ""]
         for name, value in (self.functions | self.values).items():
@@ -140,14 +146,14 @@ class EagerCode:
 
 
 def _called(target: Any) -> Any:
-    """What the generated code calls: the bound C++ function costs one Python frame less than the overload."""
+    """Return the function to call: the bound C++ function takes one Python frame less than the overload."""
     if not isinstance(target, OpOverload):
         return target
     return getattr(torch, _short_name(target)) if _is_torch_function(target) else target._op
 
 
 def _spelled(target: Any) -> str | None:
-    """How a module of its own writes a function; None where it cannot."""
+    """Return the expression for a function in a standalone module, or None if there is none."""
     if isinstance(target, OpOverload):
         return f"torch.{_short_name(target)}" if _is_torch_function(target) else f"torch.ops.{target}"
     name = getattr(target, "__name__", "")
@@ -164,8 +170,8 @@ def _is_torch_function(target: OpOverload) -> bool:
 
 
 def literal(value: Any) -> str | None:
-    """Python text of a constant: numbers, torch's own kinds, small tensors. What has no digits (infinity, a
-    NaN with its sign) is written as bytes.
+    """Return a constant as Python source: numbers, torch's types, small tensors. Values without digits
+    (infinity, a NaN with its sign) are written as bytes.
     """
     if isinstance(value, float) and math.isnan(value):
         return f"__import__('struct').unpack('<d', bytes.fromhex({struct.pack('<d', value).hex()!r}))[0]"
@@ -199,7 +205,9 @@ def load(source: str, names: dict[str, Any]) -> Callable[[list[Any]], Sequence[A
 
 
 class Writer:
-    """Writes one graph. `names` are the globals of the generated function: ops, constants, subgraphs."""
+    """Writes one graph as Python. `names` are the globals of the generated function: ops, constants,
+    subgraphs.
+    """
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm
@@ -208,7 +216,7 @@ class Writer:
         self.local: dict[fx.Node, str] = {}
         self.taken: set[str] = set()
         self.lines: list[str] = []
-        # Is each open scope a `with` block?
+        # Whether each open scope is a `with` block.
         self.blocks: list[bool] = []
 
     @property
@@ -218,11 +226,11 @@ class Writer:
 
     @property
     def values(self) -> dict[str, Any]:
-        """All others."""
+        """The other globals."""
         return {name: value for name, value in self.names.items() if name not in self.called}
 
     def write(self) -> str:
-        """The text."""
+        """Return the source of the function."""
         inputs = placeholders(self.gm)
         for node in inputs:
             self.local[node] = self.fresh(node.name)
@@ -251,8 +259,10 @@ class Writer:
         return "\n".join([*head, *body, f"    return [{results}]", ""])
 
     def write_node(self, node: fx.Node) -> None:
-        """One node, one line."""
-        assert node.op == "call_function", f"an ATen graph calls functions, {node.name} is a {node.op}"
+        """Write one node as one line."""
+        assert node.op == "call_function", (
+            f"an ATen graph contains only function calls, but {node.name} is a {node.op}"
+        )
         call = self.call(node)
         if not node.users:
             self.emit(call)
@@ -261,11 +271,13 @@ class Writer:
         self.emit(f"{self.local[node]} = {call}")
 
     def emit(self, line: str) -> None:
-        """One line, as deep as the open `with` blocks."""
+        """Write one line, indented by the open `with` blocks."""
         self.lines.append("    " * sum(self.blocks) + line)
 
     def write_scope(self, node: fx.Node) -> None:
-        """A scope that acts is a `with` block, so that an error leaves no stream or limit behind."""
+        """Write a scope that has an effect as a `with` block, so that an error leaves no stream or limit
+        active.
+        """
         if node.target in stream_ops.ENTER:
             is_block = stream_ops.acts(node)
             if is_block:
@@ -284,7 +296,7 @@ class Writer:
             self.write_node(node)
 
     def call(self, node: fx.Node) -> str:
-        """The right side of the line."""
+        """Return the right side of the line."""
         target = node.target
         arguments = [self.text(value) for value in node.args]
         if target is operator.getitem:
@@ -297,7 +309,7 @@ class Writer:
         return f"{self.function(target)}({', '.join(arguments + keywords)})"
 
     def function(self, target: Any) -> str:
-        """The name under which the generated code calls `target`."""
+        """Return the name by which the generated code calls `target`."""
         if not isinstance(target, OpOverload):
             label = getattr(target, "__name__", "function")
         elif _is_torch_function(target):
@@ -309,7 +321,7 @@ class Writer:
         return name
 
     def text(self, value: Any) -> str:
-        """An argument as Python text; what has no literal is hoisted."""
+        """Return an argument as Python source; values without a literal become globals."""
         if isinstance(value, fx.Node):
             return self.local[value]
         if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
@@ -328,7 +340,9 @@ class Writer:
         return self.hoist(f"constant_{type(value).__name__}", value)
 
     def is_constant(self, node: fx.Node) -> bool:
-        """Small, the same at every call, and nobody can write to it or see that it is shared."""
+        """Return whether the value is small and constant, and no op can write to it or reveal that it is
+        shared.
+        """
         value = node.meta.get("val")
         if node.target not in CONSTANT_CALLS or not isinstance(value, torch.Tensor) or value.dim() > 1:
             return False
@@ -339,11 +353,11 @@ class Writer:
         return all(_only_reads(user) for user in node.users)
 
     def bind(self, node: fx.Node, value: Any) -> None:
-        """A node whose value is known now is a global of the generated function."""
+        """Make a node with a known value a global of the generated function."""
         self.local[node] = self.hoist(node.name, value)
 
     def hoist(self, name: str, value: Any) -> str:
-        """A global for `value`; the same value gets the same name."""
+        """Return the name of a global for `value`; the same value gets the same name."""
         name = _identifier(name)
         while self.names.get(name, value) is not value or name in self.taken or name in RESERVED:
             name += "_"
@@ -351,7 +365,7 @@ class Writer:
         return name
 
     def fresh(self, name: str) -> str:
-        """A local name that is free."""
+        """Return an unused local name."""
         name = _identifier(name)
         while name in self.taken or name in self.names or name in RESERVED:
             name += "_"
@@ -359,8 +373,8 @@ class Writer:
         return name
 
     def deaths(self) -> dict[fx.Node, list[fx.Node]]:
-        """For each node, the values that nobody needs after it. What several streams touch lives until they
-        have met again: its memory would be given away while another stream still reads it.
+        """Map each node to the values that are not needed after it. Values used on several streams live until
+        the end: otherwise their memory could be reused while another stream still reads it.
         """
         shared = _on_several_streams(self.gm)
         last: dict[fx.Node, fx.Node] = {}
@@ -374,14 +388,14 @@ class Writer:
         return result
 
     def drop(self, nodes: Sequence[fx.Node]) -> None:
-        """Free what is not needed any more."""
+        """Delete values that are not needed any more."""
         dead = [self.local[node] for node in nodes if self.local[node] not in self.names]
         if dead:
             self.emit(f"del {', '.join(dead)}")
 
 
 def _on_several_streams(gm: fx.GraphModule) -> set[fx.Node]:
-    """Values that nodes on more than one stream make or read."""
+    """Return the values that nodes on more than one stream write or read."""
     if not any(node.target in stream_ops.ENTER for node in gm.graph.nodes):
         return set()
     places: dict[fx.Node, set[Any]] = {}

@@ -1,1 +1,1 @@
-"""The bottom layer: errors, logging, the dtype table and the one door to private torch."""
+"""The bottom layer: errors, logging, the table of data types, and all access to private modules of torch."""

@@ -1,4 +1,6 @@
-"""What makes a run less than promised: one warning per cause, kept for reports; in strict mode an error."""
+"""Report fallbacks and options without effect: one warning per cause, listed in reports; errors in strict
+mode.
+"""
 
 from __future__ import annotations
 
@@ -14,39 +16,47 @@ from torchair.core.errors import Degraded, DegradedWarning
 from torchair.core.log import logger
 
 STRICT = "TORCHAIR_STRICT"
-"""The environment variable that makes every degradation an error."""
+"""The environment variable that turns every degradation into an error."""
 
 _PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?:\s+(?P<code>.*))?$")
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
 def is_strict() -> bool:
-    """Does the environment ask for strict mode?"""
+    """Return whether the environment enables strict mode."""
     return is_on(STRICT)
 
 
 class Diagnostics:
-    """What was less than promised in one compilation and in the calls of what it made."""
+    """The degradations of one compilation and of the calls of its result."""
 
     count = 0
-    """How often something was, in this process."""
+    """Number of degradations in this process."""
 
     def __init__(self, strict: bool = False, of: str = "") -> None:
         self.strict = strict or is_strict()
         self.texts: list[str] = []
-        self._of = of  # the line that the graph begins with
+        self._of = of  # the first line of the graph
 
     def __reduce__(self) -> Any:
-        """In another process nothing was told yet."""
+        """Pickle the settings only: nothing is reported yet in another process."""
         return Diagnostics, (self.strict, self._of)
 
     def begins_at(self, line: str) -> None:
-        """The graph is now one that begins with this line."""
+        """Set the first line of the graph."""
         self._of = line
 
     def add(self, what: str, *, at: str = "", next: str = "", here: bool = False) -> None:
-        """Tell it: `at` is the line of the user's code (`file:line   code`), `here` that it is about this
-        graph, `next` what to do about it. A cause is told once in a process; in strict mode it is raised.
+        """Warn of a degradation, once per cause and process. In strict mode, raise it as an error.
+
+        Args:
+            what: what does not happen as requested.
+            at: the line of the user's code (`file:line   code`).
+            next: what the user can do about it.
+            here: name the first line of this graph if `at` is empty.
+
+        Raises:
+            Degraded: in strict mode.
         """
         Diagnostics.count += 1
         at, begins = (self._of, "in the graph that begins at ") if here and not at else (at, "")
@@ -70,7 +80,9 @@ class Diagnostics:
 
 
 def _level() -> int:
-    """How far up the caller of this package is; the caller of `add` where torch is in between."""
+    """Return the stack level of the code that called this package; of the caller of `add` if that is
+    torch.
+    """
     frame, level = sys._getframe(1), 1
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1

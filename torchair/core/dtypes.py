@@ -1,4 +1,4 @@
-"""The one table of data types: torch dtype, GE name, runtime number (attributes) and wire number
+"""The table of data types: torch dtype, GE name, runtime number (attributes) and wire number
 (descriptors).
 """
 
@@ -12,8 +12,8 @@ from torchair.core.errors import NotPossible
 
 
 class DType(NamedTuple):
-    """One row: GE name without `DT_`, runtime number, wire number, torch dtype (None: torch has no such
-    type).
+    """A row of the table: GE name without `DT_`, runtime number, wire number, torch dtype (None if torch has
+    none).
     """
 
     name: str
@@ -77,7 +77,7 @@ _FROM_TORCH = {
     row.torch: row.runtime for row in reversed(ROWS) if row.torch is not None and row.torch != torch.uint8
 }
 _FROM_TORCH[torch.uint8] = BY_NAME["UINT8"].runtime
-# Types torch has no name for travel as bytes.
+# Values of types that torch does not have are stored as bytes.
 _AS_BYTES = {BY_NAME[name].runtime: torch.uint8 for name in ("HIFLOAT8", "FLOAT4_E2M1", "FLOAT4_E1M2")}
 _TO_TORCH = _AS_BYTES | {row.runtime: row.torch for row in ROWS if row.torch is not None}
 
@@ -87,40 +87,44 @@ SMALL = {
     BY_NAME["FLOAT4_E2M1"].runtime: torch.bfloat16,
     BY_NAME["FLOAT4_E1M2"].runtime: torch.bfloat16,
 }
-"""Types of four bits -> the torch dtype that our engine carries them in: one element per value, and the value
-itself, which is exact there. torch has two of them in a byte or eight in an int32; `Bitcast` is the border.
+"""Maps the types of four bits to the torch dtype in which the engine stores them: one element per value,
+which that dtype represents exactly. torch packs two of them in a byte or eight in an int32; `Bitcast`
+converts.
 """
 LACKING = frozenset({*SMALL, BY_NAME["HIFLOAT8"].runtime})
-"""Types that torch has no dtype for: what they are carried in does not tell them, the descriptor does."""
+"""Types without a torch dtype. The dtype they are stored in does not identify them; the descriptor does."""
 
 
 def carrier(runtime: int) -> torch.dtype:
-    """The torch dtype in which our engine carries a GE data type."""
+    """Return the torch dtype in which the engine stores a GE data type."""
     return SMALL.get(runtime) or BY_RUNTIME[runtime].torch or torch.uint8
 
 
 def bits(runtime: int) -> int:
-    """How many bits a value has."""
+    """Return the number of bits of a value."""
     return 4 if runtime in SMALL else 8 * carrier(runtime).itemsize
 
 
 def to_ge(dtype: torch.dtype) -> int:
-    """torch dtype -> runtime number of the GE data type."""
+    """Return the runtime number of the GE data type for a torch dtype."""
     if dtype not in _FROM_TORCH:
         raise NotPossible(
-            f"{dtype} has no GE data type", next="convert the tensor to one of the supported types"
+            f"{dtype} has no GE data type",
+            next="convert the tensor to a supported type first, for example float32",
         )
     return _FROM_TORCH[dtype]
 
 
 def to_torch(runtime: int) -> torch.dtype:
-    """Runtime number of a GE data type -> torch dtype; types torch lacks are bytes."""
+    """Return the torch dtype for the runtime number of a GE data type. Types that torch does not have are
+    bytes.
+    """
     if runtime not in _TO_TORCH:
         name = BY_RUNTIME[runtime].name if runtime in BY_RUNTIME else str(runtime)
-        raise NotPossible(f"GE data type DT_{name} has no torch dtype")
+        raise NotPossible(f"the GE data type DT_{name} has no torch dtype")
     return _TO_TORCH[runtime]
 
 
 def ge_name(runtime: int) -> str:
-    """`DT_FLOAT` for 0."""
+    """Return the GE name: `DT_FLOAT` for 0."""
     return "DT_" + BY_RUNTIME[runtime].name

@@ -1,7 +1,7 @@
-"""The errors users meet. Each is also a built-in exception, so `except ValueError` keeps working.
+"""The errors that users see. Each is also a built-in exception, so `except ValueError` keeps working.
 
-An error is a short letter: what failed, where in the user's code, what was there, what is near, what to do
-next.
+An error has up to five parts: what failed, where in the user's code, what was there, what would work, and
+what to do next.
 """
 
 from __future__ import annotations
@@ -12,24 +12,34 @@ E = TypeVar("E", bound="AirError")
 
 
 def is_of_user(error: BaseException) -> bool:
-    """Does the fault lie in code of the user's that we called, or was it the user's wish that it be one?"""
+    """Return whether user code that torchair called raised the error, or whether the user asked for the
+    error.
+    """
     return isinstance(error, DegradedWarning) or (isinstance(error, AirError) and error.by_user)
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says in one line: torch adds pages of advice."""
+    """Return the first line of an error's text: torch adds pages of advice."""
     text = str(getattr(error, "what", None) or error).strip()
     return text.splitlines()[0] if text else type(error).__name__
 
 
 class AirError(Exception):
-    """Base of all errors torchair raises on purpose.
+    """Base of all errors that torchair raises on purpose.
 
-    `what` is the first line; `at`, `got`, `near` and `next` are the lines below it and may be left out.
+    Its message has up to five parts:
+
+    * `what`: what failed;
+    * `at`: the line of the user's code;
+    * `got`: the value that was there;
+    * `near`: values that would work;
+    * `next`: what to do.
     """
 
     by_user = False
-    """Raised by code of the user's (a converter, a pass): it is told as it is, and no other way is taken."""
+    """Whether user code (a converter, a pass) raised it. Such an error is raised as it is, without a
+    fallback.
+    """
 
     def __init__(self, what: str, *, at: str = "", got: str = "", near: str = "", next: str = "") -> None:
         self.what = what
@@ -39,12 +49,12 @@ class AirError(Exception):
         super().__init__("\n".join(lines))
 
     def of_user(self: E) -> E:
-        """The same error, of code that is the user's own."""
+        """Mark the error as one of user code, and return it."""
         self.by_user = True
         return self
 
     def __str__(self) -> str:
-        """Also for KeyError-like bases, whose own __str__ would quote the text."""
+        """Return the text. The __str__ of KeyError and similar bases would quote it."""
         return str(self.args[0])
 
 
@@ -53,13 +63,13 @@ def _indent(text: str) -> str:
 
 
 class DegradedWarning(UserWarning):
-    """A run is less than promised: right, but with a copy, a fall-back or a detour."""
+    """torchair falls back: results are correct, but need a copy, run slower, or an option has no effect."""
 
 
 class Degraded(AirError, RuntimeError):
-    """In strict mode: a run would be less than promised."""
+    """In strict mode, raised in place of a `DegradedWarning`."""
 
-    by_user = True  # who asked for strictness wants to be told, not helped
+    by_user = True  # in strict mode the user wants errors, not fallbacks
 
 
 class BadOption(AirError, ValueError):
@@ -67,11 +77,11 @@ class BadOption(AirError, ValueError):
 
 
 class UnknownOption(BadOption, AttributeError):
-    """There is no option, and no group of options, of this name."""
+    """The option or group of options does not exist."""
 
 
 class BadOptionType(AirError, TypeError):
-    """An option was given a value of the wrong Python type."""
+    """The value of an option has the wrong Python type."""
 
 
 class BadPath(AirError, FileNotFoundError):
@@ -79,78 +89,78 @@ class BadPath(AirError, FileNotFoundError):
 
 
 class NotTrusted(AirError, PermissionError, ValueError):
-    """A file or directory with code in it belongs to somebody else, or others can write it."""
+    """A file or directory with code belongs to another user, or other users can write it."""
 
 
 class BadEntry(AirError, ValueError):
-    """What a cache keeps is damaged, or of another version."""
+    """A cache entry is damaged, or another version of torchair wrote it."""
 
 
 class UnknownOp(AirError, RuntimeError):
-    """An IR op type that is not in the catalogue of prototypes."""
+    """The type of an IR op is not in the catalog of prototypes."""
 
 
 class BadAttribute(AirError, ValueError):
-    """An IR op was built with an attribute it does not have, or with a value of the wrong kind."""
+    """An IR op has an attribute that its prototype does not have, or a value of the wrong kind."""
 
 
 class BadInput(AirError, TypeError):
-    """An IR op was built with a missing input, or with something that cannot be a tensor."""
+    """An IR op lacks an input, or gets a value that cannot become a tensor."""
 
 
 class BadGraph(AirError, RuntimeError):
-    """A graph is not valid: a dangling edge, a cycle, a name used twice, a pass that broke it."""
+    """A graph is invalid: it has a dangling edge, a cycle or a repeated name, or a pass broke it."""
 
 
 class BadPrototype(AirError, ValueError):
-    """The text that declares IR ops, such as a header with REG_OP, cannot be read."""
+    """A declaration of IR ops, such as a header with REG_OP, cannot be parsed."""
 
 
 class BadConverter(AirError, AssertionError):
-    """A converter returned something that does not match what the FX node returns."""
+    """The result of a converter does not match the result of its FX node."""
 
 
 class BadKernel(AirError, TypeError):
-    """A kernel is declared with inputs or attributes its op does not have, or in a form that none has."""
+    """The declared inputs or attributes of a kernel do not match its op."""
 
 
 class UnsupportedOp(AirError, NotImplementedError):
-    """An op has no converter, no kernel or no decomposition, where one is really needed."""
+    """An op needs a converter, a kernel or a decomposition, and has none."""
 
 
 class BadPass(AirError, RuntimeError):
-    """A pass (usually a user's) raised, or left a graph that is not valid."""
+    """A pass (usually user-defined) raised an error or produced an invalid graph."""
 
 
 class BadGears(AirError, AssertionError):
-    """Gears of a tensor are none, or do not fit together or to a call."""
+    """The gears of a tensor are empty, inconsistent, or do not match the call."""
 
     by_user = True
 
 
 class BadCall(AirError, RuntimeError):
-    """A compiled graph was called with arguments it was not compiled for."""
+    """A compiled graph was called with arguments that it was not compiled for."""
 
 
 class NotPossible(AirError, RuntimeError):
-    """A request that this device, mode or build cannot fulfil."""
+    """This device, mode or build does not support the request."""
 
 
 class NotInThisMode(NotPossible, NotImplementedError):
-    """An option has a value that the chosen mode cannot serve."""
+    """The selected mode does not support this value of the option."""
 
 
 class CannotBuild(AirError, RuntimeError):
-    """A part in C++ that nothing can replace could not be built."""
+    """A C++ part that has no replacement could not be built."""
 
 
 class DeviceTaken(AirError, RuntimeError):
-    """The process has a device already where the simulated one was to be."""
+    """The simulated device cannot be installed: the process has another device of its kind."""
 
 
 class PluginTaken(DeviceTaken, ImportError):
-    """The vendor's `torch_npu` is installed where the simulated one was to be."""
+    """The simulated device cannot be installed: the vendor's `torch_npu` is installed."""
 
 
 class BadGroup(AirError, ValueError):
-    """An op that communicates names a group that does not exist, or ranks that it does not have."""
+    """A communication op names a group that does not exist, or ranks that are not in the group."""

@@ -1,4 +1,4 @@
-"""Python's search for garbage, kept out of work that leaves next to none."""
+"""Reduce Python's garbage collection during work that creates almost no garbage."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import threading
 from collections.abc import Iterator
 
 NEVER = 2**31 - 1
-"""More young collections than there are."""
+"""More collections of the young generation than ever happen."""
 
 
 @contextlib.contextmanager
 def gc_paused() -> Iterator[None]:
-    """Nothing is searched meanwhile: modules are no garbage, and a fifth of the time it takes to load ours
-    would go into looking for some.
+    """Disable garbage collection. Imported modules are not garbage, and collections would take a fifth of the
+    time to import them.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -26,7 +26,7 @@ def gc_paused() -> Iterator[None]:
 
 
 class _Postponed:
-    """Full collections that wait until the last of several threads is done."""
+    """Postpones full collections until the last of several threads is done."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class _Postponed:
         with self._lock:
             self._threads -= 1
             young, middle, now = gc.get_threshold()
-            if self._threads == 0 and now == NEVER:  # another number is the user's
+            if self._threads == 0 and now == NEVER:  # the user may have set another number
                 gc.set_threshold(young, middle, self._before)
 
 
@@ -53,11 +53,11 @@ _POSTPONED = _Postponed()
 
 @contextlib.contextmanager
 def older_left_alone() -> Iterator[None]:
-    """Postpone full collections, which a compile would cause by the number of objects that it makes: each
-    searches the model and all modules, a fifth of a second each time. Young objects are searched as ever, and
-    all objects keep their generation. `gc.freeze` would move the young to the oldest one, where the
-    `gc.collect(1)` that ends each compile of Dynamo's does not find cycles that Dynamo has left: fake modes,
-    whose weak references to parameters make `torch.utils.swap_tensors` refuse these.
+    """Postpone full collections. A compile would trigger them by the number of objects it creates. Each one
+    scans the model and all modules, which takes a fifth of a second. Young objects are collected as usual,
+    and all objects keep their generation. `gc.freeze` would move young objects to the oldest generation. The
+    `gc.collect(1)` at the end of each Dynamo compile would then not find the cycles that Dynamo leaves: fake
+    modes whose weak references to parameters make `torch.utils.swap_tensors` refuse these.
     """
     _POSTPONED.begin()
     try:

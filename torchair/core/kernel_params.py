@@ -1,7 +1,7 @@
-"""How a kernel takes its inputs: annotations of its positional parameters, each with its meaning attached.
+"""Annotations for the parameters of kernels: in which form a kernel receives its inputs.
 
-An input without one is a torch tensor, or a list of them. `Host` and `Value` need the IR, so
-`engine/registry.py` has them.
+A parameter without one is a torch tensor, or a list of them. `Host` and `Value` need the IR, so they are in
+`engine/registry.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 
 class ParamKind(Enum):
-    """In which form a kernel is given the value of an input."""
+    """The form in which a kernel receives the value of an input."""
 
     TENSOR = auto()
     INTS = auto()
@@ -34,5 +34,6 @@ Number = Annotated[float, ParamKind.NUMBER]
 """One number."""
 
 Operand = Annotated[torch.Tensor | float, ParamKind.OPERAND]
-"""A Python number if it is a rank-0 host value that means the same beside the tensors of the op, else a
-tensor."""
+"""A Python number if it is a rank-0 host value that means the same next to the op's tensors, else a
+tensor.
+"""

@@ -1,4 +1,4 @@
-"""Modules of other packages that take long to import."""
+"""Lazy imports of packages that take long to import."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class LazyModule:
-    """A module that is imported when something of it is first asked for."""
+    """A module that is imported at the first access to an attribute."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""The `torchair` logger: line format, the level EVENT, `event`, `warning_once`; and a progress line."""
+"""The loggers of torchair: line format, the level EVENT, `event`, `warning_once`, and a progress line."""
 
 from __future__ import annotations
 
@@ -23,45 +23,49 @@ else:
 
 EVENT_LEVEL = 35
 LONG = 5.0
-"""Seconds that nobody waits without a word."""
+"""Seconds after which slow work prints a progress line."""
 logging.addLevelName(EVENT_LEVEL, "EVENT")
 
-# The words of TNG_LOG_LEVEL.
+# Values of TNG_LOG_LEVEL.
 LEVELS = {"0": logging.DEBUG, "1": logging.INFO, "2": logging.WARNING, "3": logging.ERROR, "4": EVENT_LEVEL}
 
 
 class AirLogger(logging.Logger):
-    """A logger that also knows EVENT (between WARNING and ERROR) and says some things only once."""
+    """A logger with the level EVENT (between WARNING and ERROR) and with warnings that are logged only
+    once.
+    """
 
     def __init__(self, name: str, level: int = logging.NOTSET) -> None:
         super().__init__(name, level)
         self._said: set[str] = set()
 
     def event(self, msg: str, *args: Any, **kwargs: Any) -> None:
-        """Log at EVENT: milestones with their times."""
+        """Log at level EVENT: milestones with their times."""
         if self.isEnabledFor(EVENT_LEVEL):
             kwargs.setdefault("stacklevel", 2)
             self._log(EVENT_LEVEL, msg, args, **kwargs)
 
     def is_new(self, text: str) -> bool:
-        """Was this text never said in this process? Now it was."""
+        """Return whether this text is new in this process, and remember it."""
         is_new = text not in self._said
         self._said.add(text)
         return is_new
 
     def forget(self) -> None:
-        """Nothing was said so far."""
+        """Forget all texts."""
         self._said.clear()
 
     def warning_once(self, msg: str, *args: Any) -> None:
-        """Log a warning the first time exactly this text is said in this process."""
+        """Log a warning, but each text only once in a process."""
         text = msg % args if args else msg
         if self.isEnabledFor(logging.WARNING) and self.is_new(text):
             self._log(logging.WARNING, text, (), stacklevel=2)
 
 
 class LineFormat(logging.Formatter):
-    """`[LEVEL] TORCHAIR(pid,python):YYYY-mm-dd HH:MM:SS.mmm.uuu [file.py:line]tid message`."""
+    """Formats lines as `[LEVEL] TORCHAIR(pid,python):YYYY-mm-dd HH:MM:SS.mmm.uuu [file.py:line]tid
+    message`.
+    """
 
     def __init__(self, product: str) -> None:
         super().__init__()
@@ -79,7 +83,7 @@ class LineFormat(logging.Formatter):
 
 
 class _Stdout(logging.StreamHandler[Any]):
-    """Writes to whatever `sys.stdout` is now, so redirected output and test captures see the lines."""
+    """Writes to the current `sys.stdout`, so that redirected output and test captures see the lines."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -90,19 +94,21 @@ class _Stdout(logging.StreamHandler[Any]):
 
 
 def level_by_environment() -> int:
-    """TNG_LOG_LEVEL; where it says nothing, DEBUG under TORCH_COMPILE_DEBUG=1 and ERROR otherwise."""
+    """Return the level of TNG_LOG_LEVEL; if it is unset, DEBUG under TORCH_COMPILE_DEBUG=1 and otherwise
+    ERROR.
+    """
     if not is_set("TNG_LOG_LEVEL") and text_of("TORCH_COMPILE_DEBUG") == "1":
         return logging.DEBUG
     word = text_of("TNG_LOG_LEVEL")
     if word not in LEVELS:
-        text = f"TNG_LOG_LEVEL is {word!r}, which is none of {', '.join(LEVELS)}: only errors are logged"
+        text = f"TNG_LOG_LEVEL must be one of {', '.join(LEVELS)}, got {word!r}: only errors are logged"
         warnings.warn(text, UserWarning, stacklevel=2)
     return LEVELS.get(word, logging.ERROR)
 
 
 def make_logger(name: str) -> AirLogger:
-    """The logger of one product name, with a stdout handler. A level that somebody gave that name before
-    (torch does, for names in TORCH_LOGS) stays.
+    """Return the logger of one product name, with a handler for stdout. A level that was already set for the
+    name remains: torch sets levels for names in TORCH_LOGS.
     """
     made = AirLogger(name, logging.getLogger(name).level or LEVEL)
     handler = _Stdout()
@@ -116,8 +122,8 @@ def make_logger(name: str) -> AirLogger:
 
 @contextlib.contextmanager
 def progress(text: str, began: float | None = None) -> Iterator[None]:
-    """A line with a running clock while something takes its time; only where a person looks at a terminal."""
-    if sys.stderr is None or sys.stderr.closed or not sys.stderr.isatty():  # a service may have none
+    """Show a line with a running clock while the block runs, but only on a terminal."""
+    if sys.stderr is None or sys.stderr.closed or not sys.stderr.isatty():  # a service may have no stderr
         yield
         return
     columns = (
@@ -135,23 +141,23 @@ def progress(text: str, began: float | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def warn_if_slow(text: str, hint: str = "") -> Iterator[None]:
-    """Whoever waits here for more than a few seconds is told for what, whatever the level of the log: a line
-    with a clock on a terminal, one line elsewhere. Where nobody can be told, the work is done all the same.
+    """Print a progress line if the block takes longer than `LONG` seconds, regardless of log level: a line
+    with a clock on a terminal, one line elsewhere. The block runs even if nothing can be printed.
     """
     done = threading.Event()
     teller = threading.Thread(target=_tell, args=(done, text, hint, time.monotonic()), daemon=True)
-    with contextlib.suppress(RuntimeError):  # no more threads: too many, or Python is about to end
+    with contextlib.suppress(RuntimeError):  # no thread can start: too many, or Python is exiting
         teller.start()
     try:
         yield
     finally:
         done.set()
         if teller.ident is not None:
-            teller.join()  # the line is gone before anything else is written
+            teller.join()  # clear the line before other output
 
 
 def _tell(done: threading.Event, text: str, hint: str, began: float) -> None:
-    if done.wait(LONG) or sys.stderr is None or sys.stderr.closed:  # a service may have none
+    if done.wait(LONG) or sys.stderr is None or sys.stderr.closed:  # a service may have no stderr
         return
     if sys.stderr.isatty():
         with progress(f"{text} ({hint})" if hint else text, began):
@@ -165,7 +171,7 @@ def _tell(done: threading.Event, text: str, hint: str, began: float) -> None:
 LEVEL = level_by_environment()
 logger = make_logger("torchair")
 capture_logger = make_logger("npugraph_ex")
-"""What recording and replaying has to say, whichever name capture mode was asked for by."""
+"""Logger of recording and replaying, for all names of capture mode."""
 
 for _name in not_read():
-    logger.info("%s is set, and nothing here reads it", _name)
+    logger.info("%s is set, but torchair ignores it", _name)

@@ -1,4 +1,4 @@
-"""What runs: one compiled graph behind one call."""
+"""Interfaces of compiled programs: one compiled graph as a callable."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any, Protocol, runtime_checkable
 from torchair.core.errors import NotPossible
 
 Call = Callable[[list[Any]], list[Any]]
-"""A boxed call: it may clear its arguments."""
+"""A call with a list of arguments, which it may clear."""
 
 
 @runtime_checkable
 class Program(Protocol):
-    """One compiled FX graph. Boxed: it may clear `args`. Mutated inputs are updated in place."""
+    """One compiled FX graph. A call may clear the list `args`. Mutated inputs are updated in place."""
 
     @property
     def kind(self) -> str:
-        """`eager`, `inductor`, `native`, `reference`, or `fx`: the graph as FX runs it."""
+        """`eager`, `inductor`, `native`, `reference`, or `fx` for a graph that FX runs."""
         ...
 
     @property
     def source(self) -> str:
-        """Readable text of what runs: Python, or the generated wrapper."""
+        """Readable source of the program: Python, or the generated wrapper."""
         ...
 
     def __call__(self, args: list[Any]) -> list[Any]: ...
@@ -35,55 +35,61 @@ class Code(Protocol):
 
     @property
     def kind(self) -> str:
-        """Of the program."""
+        """Kind of the program."""
         ...
 
     @property
     def source(self) -> str:
-        """Of the program."""
+        """Source of the program."""
         ...
 
     def load(self) -> Program:
-        """The program, of this process."""
+        """Load the program in this process."""
         ...
 
 
 def code_of(program: Program) -> Code:
-    """What a program was made from; `NotPossible` where it lives in this process alone."""
+    """Return the data a program was created from.
+
+    Raises:
+        NotPossible: if the program exists only in this process.
+    """
     code = getattr(program, "code", None)
     if code is None:
-        raise NotPossible(f"a program of kind {program.kind!r} ({type(program).__name__}) is no data")
+        raise NotPossible(
+            f"a program of kind {program.kind!r} ({type(program).__name__}) cannot be serialized"
+        )
     return code
 
 
 class ProgramProxy:
-    """What stands in front of a program, or of its code, and shows that as itself."""
+    """Base of objects that stand for a program or its code and have its kind and source."""
 
     program: Any
 
     @property
     def kind(self) -> str:
-        """Whose code runs."""
+        """Kind of the program."""
         return self.program.kind
 
     @property
     def source(self) -> str:
-        """Of the program that runs."""
+        """Source of the program."""
         return self.program.source
 
 
 class ProgramWrapper(ProgramProxy):
-    """A program in front of another."""
+    """A program that wraps another program."""
 
     _boxed_call = True
     program: Program
 
     @property
     def code(self) -> Code | None:
-        """Of both; none where the wrapper is not part of it."""
+        """Code of wrapper and program, or None if this wrapper cannot be serialized."""
         return None
 
     @property
     def standalone(self) -> Any:
-        """Who writes it as a module of its own, if anybody can."""
+        """The function that writes the program as a standalone module, or None."""
         return getattr(self.program, "standalone", None)

@@ -1,4 +1,4 @@
-"""Where in the user's code an FX node comes from."""
+"""Find the line of the user's code that an FX node comes from."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import torch
 
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _BETWEEN = (_PACKAGE, os.path.dirname(str(torch.__file__)) + os.sep, contextlib.__file__)
-"""Files whose functions compile what is called."""
+"""Files with functions that compile the called function."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
 
 
 def source_of(node: Any) -> str:
-    """`/path/model.py:41   cache[mask] += update`: the innermost frame of the node's stack trace, or an
-    empty text. Calls that this package makes for the user are the user's.
+    """Return the innermost user frame of the node's stack trace, or an empty text: `/path/model.py:41
+    cache[mask] += update`. Frames of this package are skipped.
     """
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     if not frames:
@@ -31,13 +31,13 @@ def source_of(node: Any) -> str:
 
 
 def graph_location(gm: Any) -> str:
-    """The first line of the user's that the graph comes from, or an empty text."""
+    """Return the first user line of the graph, or an empty text."""
     return next((found for node in gm.graph.nodes if (found := source_of(node))), "")
 
 
 def calling_line() -> str:
-    """As `source_of`: the line that made us compile. No node has it where a function of ours is compiled by
-    itself.
+    """Return the user line that started the compilation, in the form of `source_of`. Nodes do not have it if
+    a function of this package is compiled by itself.
     """
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
@@ -49,5 +49,5 @@ def calling_line() -> str:
 
 
 def is_ours(source: str) -> bool:
-    """Is this line one of this package?"""
+    """Return whether this line is in this package."""
     return source.startswith(_PACKAGE)

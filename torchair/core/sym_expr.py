@@ -1,4 +1,4 @@
-"""Symbolic numbers without the environment that they came from."""
+"""Symbolic numbers without their shape environment."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SymExpr:
-    """What is left of a symbol of torch's in another process: an expression of sympy's."""
+    """A symbol of torch in another process, as an expression of sympy."""
 
     expr: Any
     is_float: bool = False
     is_unbacked: bool = False
-    """Only the data decides it."""
+    """Whether only the data determines it."""

@@ -1,4 +1,4 @@
-"""Tables for people: on a console and as text by `rich`, on pages as Markdown."""
+"""Tables: rendered by `rich` for a console or as text, and as Markdown."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ UNCUT = 100_000  # wider than any line
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, figures: bool = False, **look: Any
 ) -> rich_table.Table:
-    """A table for a console. Brackets in cells are no markup, and what is too wide is folded, not cut;
-    `figures`: all columns but the first are numbers.
+    """Return a table for a console. Brackets in cells are not markup, and wide cells are folded, not
+    truncated. With `figures`, all columns except the first contain numbers.
     """
     made = rich_table.Table(**look)
     for place, column in enumerate(columns):
@@ -34,7 +34,7 @@ def table(
 
 
 def as_text(*shown: rich_console.RenderableType, width: int = UNCUT) -> str:
-    """What a console of this width shows, without its colours."""
+    """Return the text that a console of this width shows, without colors."""
     console = rich_console.Console(width=width, force_terminal=False)
     with console.capture() as caught:
         console.print(*shown)
@@ -42,7 +42,9 @@ def as_text(*shown: rich_console.RenderableType, width: int = UNCUT) -> str:
 
 
 def text_lines(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """A table as lines of text, without a frame, two blanks before each cell; none without rows."""
+    """Return a table as lines of text without borders, with two spaces before each cell. Without rows, return
+    no lines.
+    """
     if not rows:
         return []
     text = as_text(table(columns, rows, box=None, padding=(0, 0, 0, 2)))
@@ -50,11 +52,11 @@ def text_lines(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[st
 
 
 def markdown_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """A table as lines of Markdown; bars in cells are no borders."""
+    """Return a table as lines of Markdown. Bars in cells are escaped."""
     ruled = (columns, ["---"] * len(columns), *rows)
     return [f"| {' | '.join(_markdown_cell(cell) for cell in row)} |" for row in ruled]
 
 
 def _markdown_cell(value: Any) -> str:
-    """One line."""
+    """Return the value on one line."""
     return " ".join(str(value).replace("|", "\\|").split())

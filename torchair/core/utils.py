@@ -1,4 +1,4 @@
-"""Old import path of the logger, kept for users' scripts."""
+"""Old import path of the logger, for existing scripts."""
 
 from torchair.core.log import EVENT_LEVEL, logger
 

@@ -1,4 +1,4 @@
-"""The devices that are known. A device is one file here, or anywhere: `install` takes its object."""
+"""The known devices. Each device is one file here or elsewhere; `install` registers its object."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ _devices: dict[str, Device] = {module.DEVICE.type: module.DEVICE for module in (
 
 
 def get_device(device: torch.device) -> Device:
-    """What is known of a device; an unknown one has no graphs."""
+    """Return the object for a device; an unknown device has no graphs."""
     return _devices.get(device.type) or Device(device.type)
 
 
 def is_known(type: str) -> bool:
-    """Is this a type of devices that graphs are compiled for?"""
+    """Return whether graphs can be compiled for this device type."""
     return type in _devices
 
 
 def device_at(address: int) -> torch.device:
-    """Whose memory lies at an address: that of a device which says it is its own, else the host's."""
+    """Return the device that owns an address: the first that claims it, else the CPU."""
     found = (device.device_at(address) for device in _devices.values())
     return next((device for device in found if device is not None), torch.device("cpu"))
 
 
 def install(device: Device) -> Device | None:
-    """Graphs that are compiled from now on for this type run on this device; the one that was there."""
+    """Use this object for its device type from now on. Return the previous one."""
     before = _devices.get(device.type)
     _devices[device.type] = device
     return before
@@ -55,7 +55,7 @@ def install(device: Device) -> Device | None:
 
 @contextlib.contextmanager
 def installed(device: Device) -> Iterator[Device]:
-    """`install`, and back behind the block."""
+    """Use this object for its device type within the block."""
     before = install(device)
     try:
         yield device

@@ -1,6 +1,4 @@
-"""What a device offers: the one class that all of them are. What is written here is a device without graphs,
-as the CPU is.
-"""
+"""The interface of a device. The base class describes a device without graphs, such as the CPU."""
 
 from __future__ import annotations
 
@@ -23,8 +21,14 @@ _tokens = itertools.count(1)
 
 @dataclass(frozen=True)
 class CaptureTarget:
-    """Where a recording goes. `error_mode` says which host calls break it: those of any thread (`global`), of
-    this one (`thread_local`), or none (`relaxed`).
+    """Where a recording goes.
+
+    Args:
+        pool: token of the memory pool.
+        stream: the stream to capture on.
+        error_mode: which host calls break the capture: those of any thread (`global`), of this thread
+            (`thread_local`), or none (`relaxed`).
+        device: the device.
     """
 
     pool: PoolToken
@@ -34,48 +38,50 @@ class CaptureTarget:
 
 
 class Graph(Protocol):
-    """One recorded, replayable graph."""
+    """A recorded graph that can be replayed."""
 
     def replay(self) -> None: ...
     def reset(self) -> None: ...
 
 
 class Backing(Protocol):
-    """Another device, on whose memory tensors of this one lie: it runs compiled programs."""
+    """A device that owns the memory of another device's tensors and runs its compiled programs."""
 
     @property
     def device(self) -> torch.device:
-        """Which one."""
+        """The backing device."""
         ...
 
     def show(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of this device as one of the other, on the same memory."""
+        """Return a tensor of the backed device as one of the backing device, on the same memory."""
         ...
 
     def bound(self, program: Call, written: Sequence[int], device: torch.device) -> Call:
-        """The program for tensors of this device; it writes the arguments at `written`."""
+        """Return the program for tensors of the backed device. It writes the arguments with the indices
+        `written`.
+        """
         ...
 
 
 class Device:
-    """A kind of device. A file has one object of it, `DEVICE`; what differs is a subclass."""
+    """A type of device. Its file defines one object of it, `DEVICE`; subclasses override what differs."""
 
     has_graphs = False
-    """Is there such a thing as a device graph?"""
+    """Whether the device has graphs."""
     copies_inside = False
-    """Can a graph copy its inputs itself, and be told where from?"""
+    """Whether a graph can copy its own inputs from addresses that are set before each launch."""
     calls_host = False
-    """Can a graph call a function of the host at every replay?"""
+    """Whether a graph can call a function on the CPU at every replay."""
     has_streams = False
-    """Can ops run beside each other, in the order that events give them?"""
+    """Whether ops can run concurrently on streams that events synchronize."""
     limits_cores = True
-    """Can a part of a graph be kept to some of the cores?"""
+    """Whether a part of a graph can be limited to some of the cores."""
     traces = False
-    """Can a graph write its tasks as a trace?"""
+    """Whether a graph can write a trace of its tasks."""
     backing: Backing | None = None
-    """Who runs compiled programs; none: the device itself."""
+    """The device that runs compiled programs; None if it is the device itself."""
     tuned: Mapping[str, Any] = {}
-    """Options of Inductor for graphs that multiply a matrix and a vector; none: products stay products."""
+    """Options of Inductor for graphs with matrix-vector products. Empty: these products are not rewritten."""
 
     ways: Sequence[tuple[str, Mapping[str, Any]]] = (
         ("inductor", {}),
@@ -83,70 +89,70 @@ class Device:
         ("native", {}),
         ("eager", {}),
     )
-    """Code generators, with options of Inductor, that offline tuning tries out."""
+    """Candidates of offline tuning: code generators with options of Inductor."""
 
     betters: Sequence[str] = ("inductor",)
-    """Code generators that are asked, one after the other, for a better program than the eager one."""
+    """Code generators for optimized programs, in the order in which they are tried."""
 
     def __init__(self, type: str) -> None:
         self.type = type
         self.shared_pools: dict[
             tuple[int, PoolToken], Any
-        ] = {}  # of users' tokens, see capture/recording/memory_pool.py
+        ] = {}  # pools of user tokens, see capture/recording/memory_pool.py
 
     def codegen(self, *, captures: bool) -> str:
-        """The code generator of graphs that `auto` compiles in their first call, in capture mode or graph
-        mode: those that no other process can compile.
+        """Return the code generator of `auto` for the first call, in capture mode or graph mode. It is used
+        for graphs that worker processes cannot compile.
         """
         return "inductor"
 
     def why_no_graphs(self) -> str | None:
-        """None when this device can record; else what is missing."""
+        """Return why this device cannot record, or None if it can."""
         return f"{self.type} has no device graphs"
 
     def device_at(self, address: int) -> torch.device | None:
-        """The device of this kind whose memory lies at an address; None where it is not of this kind."""
+        """Return the device of this type that owns an address, or None."""
         return None
 
     def new_pool(self) -> PoolToken:
-        """A fresh pool token."""
+        """Return a new pool token."""
         return next(_tokens), 0
 
-    # What follows is asked of devices that can record, alone.
+    # The following methods are only called for devices that can record.
 
     def has_fresh_random(self) -> bool:
-        """Does a replay advance the random generator, as running the program would?"""
+        """Return whether a replay advances the random generator as the program would."""
         raise NoGraphs(self.type)
 
     def random_offset(self, device: torch.device) -> int:
-        """How far the device's default generator has advanced."""
+        """Return the offset of the device's default generator."""
         raise NoGraphs(self.type)
 
     def vector_cores(self, device: torch.device) -> int:
-        """How many vector cores kernels share."""
+        """Return the number of vector cores."""
         raise NoGraphs(self.type)
 
-    # Streams. The handle of the current stream is compared on every call, so it must be quick to get.
+    # Streams. The handle of the current stream is compared on every call, so this function must be fast.
 
     def stream_handle(self) -> Callable[[int], int]:
-        """A function from device index to the handle of the current stream."""
+        """Return a function from device index to the handle of the current stream."""
         raise NoGraphs(self.type)
 
     def current_stream(self, device: torch.device) -> Any:
-        """The stream this thread launches on."""
+        """Return the stream on which this thread launches."""
         raise NoGraphs(self.type)
 
     def new_stream(self, device: torch.device) -> Any:
-        """A side stream to capture on."""
+        """Return a new stream to capture on."""
         raise NoGraphs(self.type)
 
     def order(self, before: Any, after: Any) -> None:
-        """Work launched on `after` from now on waits for what was launched on `before` until now."""
+        """Make later work on stream `after` wait for earlier work on stream `before`."""
         raise NoGraphs(self.type)
 
     @property
     def is_capturing(self) -> Callable[[], bool]:
-        """A function that says whether somebody records this thread's stream already."""
+        """A function that returns whether this thread's stream is being captured."""
         raise NoGraphs(self.type)
 
     def synchronize(self, device: torch.device) -> None:
@@ -156,11 +162,11 @@ class Device:
     # Memory
 
     def reserved_bytes(self, device: torch.device) -> int:
-        """Bytes the caching allocator has taken from the device."""
+        """Return the bytes that the caching allocator has reserved."""
         raise NoGraphs(self.type)
 
     def empty_cache(self) -> None:
-        """Give unused cached memory back to the device: a capture cannot use what other pools have cached."""
+        """Free unused cached memory: a capture cannot use memory that other pools have cached."""
         raise NoGraphs(self.type)
 
     # Graphs
@@ -172,29 +178,29 @@ class Device:
         into: CaptureTarget,
         copies: Sequence[Copy] = (),
     ) -> tuple[Graph, list[Any]]:
-        """Record these copies and one run of the program on these arguments. Nothing is executed on the
+        """Record these copies and one run of the program with these arguments. Nothing is executed on the
         device.
         """
         raise NoGraphs(self.type)
 
     def call_on_host(self, tensors: Sequence[torch.Tensor], act: HostCall) -> None:
-        """The graph that is being recorded calls `act` with the values that the tensors have at this point of
-        the current stream, on the host. Asked where `calls_host`.
+        """Make the graph that is being recorded call `act` on the CPU, with the values of the tensors at this
+        point of the current stream. Only called if `calls_host`.
         """
-        raise AssertionError(f"{self.type} graphs do not call the host")
+        raise AssertionError(f"{self.type} graphs do not call functions on the CPU")
 
     def head(self, graph: Any, copies: Sequence[Copy], device: torch.device) -> InputCopyNodes:
-        """The copies that a graph was recorded with."""
+        """Return the input-copy nodes of a recorded graph."""
         raise NoGraphs(self.type)
 
     def launcher(self, graph: Any) -> Callable[[], None]:
-        """The quickest way to launch a graph."""
+        """Return the fastest function to launch a graph."""
         return graph.replay
 
     def direct_launch(self, graph: Any, device: torch.device) -> DirectLaunch | None:
-        """A still quicker one, of the runtime's, that leaves random generators alone."""
+        """Return the runtime's launch function, for graphs without random numbers; None if there is none."""
         return None
 
 
 class NoGraphs(AssertionError):
-    """Asked of a device that cannot record: a fault of ours."""
+    """Internal error: a device without graphs was asked to record."""

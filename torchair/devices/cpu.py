@@ -1,4 +1,4 @@
-"""The CPU: no graphs. A recording is the bound program."""
+"""The CPU. It has no graphs: programs run directly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from torchair.devices.base import Device
 
 
 class Cpu(Device):
-    """A library saves the Python between kernels, which recordings save elsewhere."""
+    """The CPU. A native library saves the Python overhead between kernels, as recordings do on other
+    devices.
+    """
 
     betters = ("native", "inductor")
 

@@ -1,4 +1,4 @@
-"""CUDA: graphs that copy their inputs themselves, and kernels that Inductor tries out."""
+"""CUDA: graphs that copy their own inputs, and autotuned kernels."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ RELAXED = 2  # cudaStreamCaptureModeRelaxed
 MEMCPY_NODE = 1  # cudaGraphNodeTypeMemcpy
 ON_DEVICE = (2, 3)  # cudaMemoryTypeDevice, cudaMemoryTypeManaged
 HostCallOfGraph = tuple[Any, Sequence[torch.Tensor]]
-"""A function for the driver, and what it is called with."""
+"""A function for the driver, and the tensors it is called with."""
 
 
 class Cuda(GraphDevice):
-    """NVIDIA's."""
+    """NVIDIA GPUs."""
 
     graph = "CUDAGraph"
-    # Reductions that do not depend on each other (query, key and value of one vector) are one launch. Four
-    # Llama-3-8B layers and the head, one step on an H200: 717 us, with a search for block sizes; 749 us
-    # without this, 842 us without the search, 850 us with a library's products.
+    # Independent reductions (query, key and value of one vector) are one launch. Four Llama-3-8B layers and
+    # the head, one step on an H200: 717 us, with a search for block sizes; 749 us without this, 842 us
+    # without the search, 850 us with a library's products.
     tuned = {
         "combo_kernels": True,
         "combo_kernel_allow_mixed_sizes": 2,
         "combo_kernel_per_subkernel_blocks": True,
     }
 
-    # A recording saves the host's time in any case, so nothing is gained by a library.
+    # Recordings save host time already, so a library gains nothing.
     ways = (
         ("inductor", {}),
         ("inductor", {"max_autotune": True, "coordinate_descent_tuning": True}),
@@ -52,12 +52,13 @@ class Cuda(GraphDevice):
 
     def __init__(self, type: str) -> None:
         super().__init__(type)
-        # Graphs have addresses of what the host is called with. Those of graphs that others record stay
-        # for the life of the process, others until their graph is gone and the device has been waited for.
+        # Graphs contain the addresses of host functions and their arguments. Those of graphs recorded
+        # elsewhere stay alive for the whole process, others until their graph is freed and the device was
+        # synchronized.
         self._host_calls: list[HostCallOfGraph] = []
         self._gone: list[tuple[torch.device, HostCallOfGraph]] = []
         self._under_way = threading.local()
-        self._errors: list[BaseException] = []  # of host calls, not told yet
+        self._errors: list[BaseException] = []  # of host calls, not raised yet
         self._waits_at_exit = False
 
     @property
@@ -72,7 +73,7 @@ class Cuda(GraphDevice):
 
     @cached_property
     def runtime(self) -> Runtime | None:
-        """What it takes to copy inputs inside a graph; None where that cannot be done."""
+        """The CUDA runtime, or None if it lacks the calls to copy inputs inside a graph."""
         found = Runtime()
         return found if found.is_complete() else None
 
@@ -87,29 +88,29 @@ class Cuda(GraphDevice):
         return self.runtime is not None
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: int) -> None:
-        assert self.runtime is not None, "without it nothing is copied inside a graph"
+        assert self.runtime is not None, "copies inside a graph need the runtime"
         self.runtime.copy(target, source, stream)
 
     def head(self, graph: Any, copies: Sequence[Copy], device: torch.device) -> InputCopyNodes:
-        assert self.runtime is not None, "it recorded them"
+        assert self.runtime is not None, "the runtime recorded the copies"
         return self.runtime.head(graph, copies, lambda: self.module.device(device))
 
     def launcher(self, graph: Any) -> Callable[[], None]:
-        """The launch, without the Python that torch wraps around it."""
+        """Return the launch function without torch's Python wrapper."""
         launch = super(type(graph), graph).replay  # type: ignore[misc]
         if not getattr(graph, "calls_host", False):
             return launch
 
         def told() -> None:
             if self._errors:
-                raise self._errors.pop(0)  # the device cannot: it went on
+                raise self._errors.pop(0)  # the device could not raise it and continued
             launch()
 
         return told
 
     def direct_launch(self, graph: Any, device: torch.device) -> DirectLaunch | None:
-        """None for a graph that calls the host, too: a launch that waits for room behind such calls must let
-        go of the interpreter's lock, which they take.
+        """Return None also for a graph that calls the host: a launch that waits for such calls must release
+        the GIL, which they need.
         """
         calls_host = getattr(graph, "calls_host", False)
         return None if self.runtime is None or calls_host else self.runtime.direct_launch(graph, device)
@@ -119,19 +120,19 @@ class Cuda(GraphDevice):
         return self.runtime is not None and self.runtime.calls_host
 
     def call_on_host(self, tensors: Sequence[torch.Tensor], act: HostCall) -> None:
-        assert self.runtime is not None, "asked in `calls_host`"
+        assert self.runtime is not None, "callers check `calls_host`"
         if not self._waits_at_exit:
             self._waits_at_exit = True
-            atexit.register(self.module.synchronize)  # while there is an interpreter to call
+            atexit.register(self.module.synchronize)  # before the interpreter exits
         stream = self.module.current_stream().cuda_stream
         given = [self._copy_out(x, stream) for x in tensors]
 
         def on_host(_: int) -> None:
             try:
-                # Plain memory: the values of the next replay may be copied in while somebody keeps these.
+                # Clone: the next replay may overwrite these buffers while `act` keeps the values.
                 act([x.clone() for x in given])
             except Exception as error:
-                logger.error("a print or a save of a replay failed: %s", first_line(error))
+                logger.error("printing or saving a tensor during a replay failed: %s", first_line(error))
                 self._errors.append(error)
 
         call = HOST_FUNCTION(on_host)
@@ -141,7 +142,7 @@ class Cuda(GraphDevice):
     def _copy_out(self, x: torch.Tensor, stream: int) -> torch.Tensor:
         if x.device.type != self.type:
             return x
-        assert self.runtime is not None, "asked in `calls_host`"
+        assert self.runtime is not None, "callers check `calls_host`"
         x = x.contiguous()
         with self.runtime.relaxed():
             copy = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
@@ -168,7 +169,7 @@ class Cuda(GraphDevice):
 
 
 class Runtime:
-    """Calls of the CUDA runtime, found in this process, where torch has loaded them."""
+    """Functions of the CUDA runtime that torch has loaded into this process."""
 
     CALLS = (
         "cudaMemcpyAsync",
@@ -183,9 +184,7 @@ class Runtime:
     HOST, MODE = "cudaLaunchHostFunc", "cudaThreadExchangeStreamCaptureMode"
 
     def __init__(self) -> None:
-        library = ctypes.PyDLL(
-            None
-        )  # short calls, which keep the interpreter's lock (see `input_copy_nodes.py`)
+        library = ctypes.PyDLL(None)  # short calls, with the GIL held (see `input_copy_nodes.py`)
         names = (*self.CALLS, self.WHOSE, self.HOST, self.MODE)
         self._calls = {name: getattr(library, name, None) for name in names}
 
@@ -198,7 +197,7 @@ class Runtime:
 
     @contextlib.contextmanager
     def relaxed(self) -> Iterator[None]:
-        """While a graph is recorded, this thread may take memory from the system inside."""
+        """Allow this thread to allocate system memory while a graph is recorded."""
         mode = ctypes.c_int(RELAXED)
         self._call(self.MODE, ctypes.byref(mode))
         try:
@@ -207,11 +206,11 @@ class Runtime:
             self._call(self.MODE, ctypes.byref(mode))
 
     def call_on_host(self, function: Any, stream: int) -> None:
-        """A function of the host, at this point of a stream."""
+        """Call a function on the CPU at this point of a stream."""
         self._call(self.HOST, _pointer(stream), function, None)
 
     def device_at(self, address: int) -> torch.device | None:
-        """The device whose memory lies there; None for memory of the host, and for what is no memory."""
+        """Return the device that owns the address; None for host memory and for invalid addresses."""
         found = _Pointer()
         try:
             self._call(self.WHOSE, ctypes.byref(found), _pointer(address))
@@ -222,7 +221,7 @@ class Runtime:
     def copy(
         self, target: torch.Tensor, source: torch.Tensor, stream: int, kind: int = DEVICE_TO_DEVICE
     ) -> None:
-        """Move the bytes of one tensor into another."""
+        """Copy the bytes of one tensor into another."""
         self._call(
             "cudaMemcpyAsync",
             _pointer(target.data_ptr()),
@@ -237,7 +236,7 @@ class Runtime:
         found = self._memcpy_nodes(graph.raw_cuda_graph())
         nodes = [found.get(target.data_ptr(), 0) for target, _ in copies]
         if not all(nodes):
-            raise GraphUpdateRejected("a copy is not among the nodes of its graph")
+            raise GraphUpdateRejected("the graph has no node for one of its copies")
         setter, forget = map(self._address, ("cudaGraphExecMemcpyNodeSetParams1D", "cudaGetLastError"))
         calls = Calls(setter, DEVICE_TO_DEVICE, guard, forget)
         return InputCopyNodes(copies, nodes, graph.raw_cuda_graph_exec(), calls)
@@ -250,7 +249,7 @@ class Runtime:
         return ctypes.cast(self._calls[name], ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
     def _memcpy_nodes(self, graph: int) -> dict[int, int]:
-        """Target -> the first node that copies there."""
+        """Map each target address to the first node that copies there."""
         count = ctypes.c_size_t()
         self._call("cudaGraphGetNodes", _pointer(graph), None, ctypes.byref(count))
         nodes = (ctypes.c_void_p * count.value)()
@@ -267,15 +266,15 @@ class Runtime:
     def _call(self, name: str, *args: Any) -> None:
         call = self._calls[name]
         if call is None:
-            raise GraphUpdateRejected(f"{name} is not in this process")
+            raise GraphUpdateRejected(f"the CUDA runtime has no {name}")
         status = call(*args)
         if status:
             self._calls["cudaGetLastError"]()  # type: ignore[misc]
-            raise GraphUpdateRejected(f"{name}: status {status}")
+            raise GraphUpdateRejected(f"{name} failed with status {status}")
 
 
 _pointer = ctypes.c_void_p
-HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # takes the interpreter's lock while it runs
+HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # holds the GIL while it runs
 
 
 class _Pointer(ctypes.Structure):
@@ -286,7 +285,7 @@ class _Pointer(ctypes.Structure):
         ("device", ctypes.c_int),
         ("on_device", ctypes.c_void_p),
         ("on_host", ctypes.c_void_p),
-        ("reserved", ctypes.c_long * 8),  # of newer versions
+        ("reserved", ctypes.c_long * 8),  # used by newer versions
     ]
 
 

@@ -1,4 +1,4 @@
-"""Devices that record as CUDA does: `torch.npu` mirrors `torch.cuda`, so one class serves both."""
+"""Devices with graphs like CUDA's. `torch.npu` mirrors `torch.cuda`, so one class serves both."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from torchair.devices.base import CaptureTarget, Device, Graph, PoolToken
 from torchair.devices.input_copy_nodes import Copy
 
 _collection_lock = threading.Lock()
-_uncollected: list[bool] = []  # was the collector on? One entry per recording under way
+_uncollected: list[bool] = []  # whether the collector was on; one entry per recording in progress
 
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """Garbage that holds device memory must not be freed while a graph is recorded: that would break it."""
+    """Disable garbage collection: freeing garbage that holds device memory would break a capture."""
     with _collection_lock:
         _uncollected.append(gc.isenabled())
         gc.disable()
@@ -36,14 +36,14 @@ def without_collection() -> Iterator[None]:
     finally:
         with _collection_lock:
             was_on = _uncollected.pop()
-            # Of threads that record at the same time, the last to end has what the first one found.
+            # With concurrent recordings, the last to end restores what the first one found.
             if was_on and not _uncollected:
                 gc.enable()
 
 
 class GraphDevice(Device):
-    """A device whose `torch.<type>` module has graphs, streams and events as `torch.cuda` has. Modules are
-    looked up when they are used: a device that is not installed costs nothing.
+    """A device whose `torch.<type>` module has graphs, streams and events like `torch.cuda`. Modules are
+    looked up at use, so a device that is not installed costs nothing.
     """
 
     has_graphs = True
@@ -53,7 +53,7 @@ class GraphDevice(Device):
 
     @cached_property
     def module(self) -> Any:
-        """`torch.cuda`, `torch.npu`, …"""
+        """The module of the device: `torch.cuda`, `torch.npu`, …"""
         return torch.get_device_module(self.type)
 
     def why_no_graphs(self) -> str | None:
@@ -77,7 +77,7 @@ class GraphDevice(Device):
     def new_pool(self) -> PoolToken:
         return self.module.graph_pool_handle()
 
-    # Streams. The handle of the current stream is compared on every call, so it must be quick to get.
+    # Streams. The handle of the current stream is compared on every call, so this function must be fast.
 
     def stream_handle(self) -> Callable[[int], int]:
         quick = raw_stream_getter(self.type)
@@ -127,7 +127,7 @@ class GraphDevice(Device):
             self.module.stream(into.stream),
             without_collection(),
         ):
-            # To begin and to end may fail, too, and would leave the pool as one that is recorded into.
+            # Begin and end of a capture may fail, too. The pool would then stay in recording state.
             try:
                 graph.capture_begin(pool=into.pool, capture_error_mode=into.error_mode)
                 for target, source in copies:
@@ -143,11 +143,13 @@ class GraphDevice(Device):
         return graph, outputs
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: int) -> None:
-        """Move the bytes of one tensor into another, on this stream: a node of the graph under way."""
-        raise AssertionError(f"{self.type} graphs copy nothing themselves")
+        """Copy the bytes of one tensor into another on this stream, as a node of the graph that is being
+        recorded.
+        """
+        raise AssertionError(f"{self.type} graphs cannot copy their own inputs")
 
     def _abandon(self, graph: Any, into: CaptureTarget) -> None:
-        """End a capture that broke off; the error worth showing is the one that broke it."""
+        """End a failed capture without raising: the original error is the one to show."""
         with contextlib.suppress(RuntimeError):
             graph.capture_end()
         end_pool_allocation(self.type, into.device.index or 0, into.pool)
@@ -155,7 +157,7 @@ class GraphDevice(Device):
             graph.reset()
 
     def _free_generator(self, generator: Any, saved: Any, device: torch.device) -> None:
-        """A capture that broke off may leave the generator captured for good: give it its saved state."""
+        """Restore the saved state of the generator: a failed capture may leave it in capture state."""
         if saved is None:
             return
         try:
@@ -167,7 +169,9 @@ class GraphDevice(Device):
 
     @contextlib.contextmanager
     def _own_workspaces(self) -> Iterator[None]:
-        """Matmul workspaces hang on a stream and outlive a capture; other graphs must not share them."""
+        """Clear matmul workspaces. They belong to a stream and outlive a capture; other graphs must not share
+        them.
+        """
         clear_blas_workspaces(self.type)
         try:
             yield

@@ -1,5 +1,5 @@
-"""Streams of a CUDA device whose kernels keep to some of its SMs. The driver calls this green contexts; a
-stream of one is used as any other, inside of recorded graphs too.
+"""Streams of a CUDA device whose kernels run on some of its SMs only. The driver calls this green contexts.
+Such a stream is used like any other, also inside recorded graphs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CALLS = (
     "cuGreenCtxStreamCreate",
 )
 _streams: dict[tuple[int, int, int], Any] = {}
-_given: dict[tuple[int, int], int] = {}  # device, SMs -> how many streams have a part of the device
+_given: dict[tuple[int, int], int] = {}  # device, SMs -> number of streams on parts of this size
 _making = threading.Lock()
 
 
@@ -54,7 +54,7 @@ def _driver() -> Any:
 
 @cache
 def is_possible() -> bool:
-    """Can this driver keep a stream to some of the SMs of its first device?"""
+    """Return whether this driver can limit a stream to some of the SMs of its first device."""
     try:
         return _driver() is not None and _all(0).count > 0
     except NotPossible:
@@ -62,9 +62,8 @@ def is_possible() -> bool:
 
 
 def stream_beside(stream: Any, wanted: int) -> Any:
-    """The stream that takes the place of another one where work is to use at most `wanted` SMs; the stream
-    itself where that is no limit. It is not ordered with the other. Streams have different SMs as long as
-    there are enough.
+    """Return a stream that replaces another one for work on at most `wanted` SMs. If that is no limit, return
+    the stream itself. The streams are not synchronized. Streams use different SMs while there are enough.
     """
     device = stream.device.index
     sms = _granted(device, wanted)
@@ -86,13 +85,17 @@ def stream_beside(stream: Any, wanted: int) -> Any:
 
 @cache
 def _granted(device: int, wanted: int) -> int:
-    """Parts of a device have a least size, and grow in steps."""
+    """Return the SM count of a part for this limit: parts have a minimum size and grow in steps."""
     whole = _all(device)
     if wanted >= whole.count:
         return whole.count
     granted = max(whole.at_least, wanted // whole.multiple * whole.multiple)
     if granted > wanted:
-        logger.warning("a limit of %s SMs: this device grants %s at least", wanted, granted)
+        logger.warning(
+            "limit_core_num: a limit of %s SMs is below the minimum of this device, using %s SMs",
+            wanted,
+            granted,
+        )
     return granted
 
 
@@ -105,7 +108,7 @@ def _all(device: int) -> _Resource:
 
 @cache
 def _contexts(device: int, sms: int) -> list[Any]:
-    """The device in parts of so many SMs; they stay for the life of the process."""
+    """Split the device into parts with this number of SMs. They live as long as the process."""
     count = ctypes.c_uint(_all(device).count // sms)
     parts, rest = (_Resource * count.value)(), _Resource()
     _call("cuDevSmResourceSplitByCount", parts, ctypes.byref(count), ctypes.byref(_all(device)),
@@ -128,4 +131,4 @@ def _handle(device: int) -> ctypes.c_int:
 def _call(name: str, *args: Any) -> None:
     status = getattr(_driver(), name)(*args)
     if status:
-        raise NotPossible(f"{name} of the CUDA driver: status {status}")
+        raise NotPossible(f"{name} of the CUDA driver failed with status {status}")

@@ -1,7 +1,7 @@
-"""The head of a device graph: copies that bring inputs to where the rest of the graph reads them.
+"""Input-copy nodes of a device graph: copies that move inputs to where the rest of the graph reads them.
 
 A copy before every launch costs the host twice: the copy, and a launch onto a stream that is no longer idle.
-A copy inside the graph costs nothing while its source stays where it is, and one call where it has moved.
+A copy inside the graph costs nothing while its source stays, and one call if it has moved.
 """
 
 from __future__ import annotations
@@ -18,40 +18,42 @@ import torch
 Copy = tuple[torch.Tensor, torch.Tensor]  # target and source; the same bytes in the same places
 
 SETTER = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4, ctypes.c_size_t, ctypes.c_int)
-"""`status = set(graph, node, target, source, bytes, kind)`. It is short, and keeps the interpreter's lock:
-threads that wait for their turn must not wait until this one has the interpreter again.
+"""`status = set(graph, node, target, source, bytes, kind)`. It is short and holds the GIL: threads that wait
+for the launch lock must not wait until this thread gets the GIL again.
 """
 
 FORGET = ctypes.PYFUNCTYPE(ctypes.c_int)
-"""The last error of the runtime, forgotten: torch would find it behind its next kernel."""
+"""Clears the last error of the runtime. Otherwise torch would report it after its next kernel."""
 
-FEW = 4  # copies at most: the device makes them one after another; not measured where it pays no more
+FEW = 4  # maximum number of copies, which run one after another; the break-even point was not measured
 
 
 class GraphUpdateRejected(RuntimeError):
-    """The runtime does not let a graph copy its inputs, or not from there."""
+    """The runtime rejects a graph that copies its inputs, or a new source of a copy."""
 
 
 @dataclass(frozen=True)
 class Calls:
-    """How a runtime gives a copy in a graph another source."""
+    """How a runtime changes the source of a copy in a graph."""
 
     setter: int
-    """The address of its `SETTER`."""
+    """Address of the `SETTER` function."""
     kind: int
-    """What that takes for a copy on the device."""
+    """The `kind` of copies on the device."""
     guard: Callable[[], AbstractContextManager[Any]]
-    """Makes the device of the graph the current one."""
+    """Makes the device of the graph the current device."""
     forget_error: int = 0
-    """The address of its `FORGET`; 0 for none."""
+    """Address of the `FORGET` function; 0 for none."""
 
 
 class InputCopyNodes:
-    """The copies of one graph, and how each is given another source."""
+    """The copies of one graph, and the calls that change their sources."""
 
     def __init__(self, copies: Sequence[Copy], nodes: Sequence[int], graph: int, calls: Calls) -> None:
         self.targets = [target for target, _ in copies]
-        self.sources = array("Q", [source.data_ptr() for _, source in copies])  # where each copies from now
+        self.sources = array(
+            "Q", [source.data_ptr() for _, source in copies]
+        )  # current source address of each copy
         self.nodes = list(nodes)
         self.graph = graph
         self.setter, self.kind, self.forget_error = calls.setter, calls.kind, calls.forget_error
@@ -59,7 +61,7 @@ class InputCopyNodes:
         self._guard = calls.guard
 
     def point(self, sources: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copy from these from now on. What it returns must stay until the graph was launched."""
+        """Set the sources of the copies. The caller must keep the result until the graph was launched."""
         kept: list[torch.Tensor] = []
         for at, (source, target) in enumerate(zip(sources, self.targets, strict=True)):
             if not is_bytes(source, target):
@@ -70,7 +72,7 @@ class InputCopyNodes:
         return kept
 
     def may_point(self, sources: Sequence[torch.Tensor]) -> bool:
-        """Copy from these from now on, if that takes no more than saying so."""
+        """Set the sources of the copies if only addresses change; return whether that was possible."""
         if not all(map(is_bytes, sources, self.targets)):
             return False
         try:
@@ -88,12 +90,12 @@ class InputCopyNodes:
         if status != 0:
             if self.forget_error:
                 FORGET(self.forget_error)()
-            raise GraphUpdateRejected(f"status {status} for another source of a copy")
+            raise GraphUpdateRejected(f"changing the source of a copy failed with status {status}")
         self.sources[at] = address
 
 
 def is_bytes(source: torch.Tensor, target: torch.Tensor) -> bool:
-    """Is copying no more than moving bytes?"""
+    """Return whether the copy moves bytes only, without conversion."""
     return (
         source.dtype == target.dtype
         and source.device == target.device

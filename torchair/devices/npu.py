@@ -1,4 +1,4 @@
-"""Ascend NPU, with `torch_npu`: its graphs write their tasks as traces."""
+"""Ascend NPU with `torch_npu`. Its graphs can write their tasks as traces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchair.devices.graph_device import GraphDevice
 
 
 class Npu(GraphDevice):
-    """Huawei's."""
+    """Huawei's NPUs."""
 
     graph = "NPUGraph"
     traces = True
@@ -19,7 +19,7 @@ class Npu(GraphDevice):
         return "eager"
 
     def device_at(self, address: int) -> torch.device | None:
-        """Where there is an NPU, addresses are its own: nobody can be asked."""
+        """Return the current NPU if there is one: torch_npu offers no way to find the owner of an address."""
         return torch.device(self.type, self.module.current_device()) if self.why_no_graphs() is None else None
 
 

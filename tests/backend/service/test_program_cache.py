@@ -154,7 +154,7 @@ def test_any_other_byte_is_built_again(counting: Counting, place: Path) -> None:
         entry.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         before = len(counting.orders)
         logger.forget()
-        with pytest.warns(torchair.DegradedWarning, match="made again"):
+        with pytest.warns(torchair.DegradedWarning, match="compiled again"):
             built(model, x)
         assert len(counting.orders) == before + 1
         assert entry.read_bytes()[-64:] == whole[-64:], "whole again"

@@ -62,7 +62,7 @@ def test_damaged_entry_warns_and_next_write_fixes_it(
 ) -> None:
     path = store.put(KEY, FILES, FACTS)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.warns(DegradedWarning, match="damaged.*made again"):
+    with pytest.warns(DegradedWarning, match="damaged.*compiled again"):
         assert store.get(KEY) is None
     monkeypatch.setenv("TORCHAIR_STRICT", "1")
     with pytest.raises(Degraded, match="damaged"):
@@ -75,9 +75,9 @@ def test_damaged_entry_warns_and_next_write_fixes_it(
 def test_a_root_that_others_can_write_is_refused(store: ArtifactStore, mode: int) -> None:
     store.put(KEY, FILES, FACTS)
     store.root.chmod(mode)
-    with pytest.raises(NotTrusted, match="others can write"):
+    with pytest.raises(NotTrusted, match="other users can write"):
         store.get(KEY)
-    with pytest.raises(NotTrusted, match="others can write"):
+    with pytest.raises(NotTrusted, match="other users can write"):
         store.put(KEY, FILES, FACTS)
 
 
@@ -92,14 +92,14 @@ def test_a_root_that_others_can_read_is_fine(store: ArtifactStore) -> None:
 def test_folders_below_are_closed(store: ArtifactStore, depth: int) -> None:
     path = store.put(KEY, FILES, FACTS)
     path.parents[2 - depth].chmod(0o755)
-    with pytest.raises(NotTrusted, match="open to others"):
+    with pytest.raises(NotTrusted, match="accessible to you only"):
         store.get(KEY)
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o400, 0o700])
 def test_files_have_the_one_mode(store: ArtifactStore, mode: int) -> None:
     store.put(KEY, FILES, FACTS).chmod(mode)
-    with pytest.raises(NotTrusted, match="by you alone"):
+    with pytest.raises(NotTrusted, match="by you only"):
         store.get(KEY)
 
 
@@ -119,11 +119,11 @@ def test_links_are_not_followed(store: ArtifactStore, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     path.rename(elsewhere)
     path.symlink_to(elsewhere)
-    with pytest.raises(NotTrusted, match="no plain file"):
+    with pytest.raises(NotTrusted, match="not a regular file"):
         store.get(KEY)
     path.unlink()
     os.mkfifo(path, 0o600)
-    with pytest.raises(NotTrusted, match="no plain file"):
+    with pytest.raises(NotTrusted, match="not a regular file"):
         store.get(KEY)
     path.unlink()
     path.parent.rmdir()
@@ -178,7 +178,7 @@ def test_manifests_of_other_forms_are_refused(name: str, store: ArtifactStore) -
     path.write_bytes(entry_of(OTHER_MANIFESTS[name]))
     with pytest.raises(BadEntry):
         store.read(KEY)
-    with pytest.warns(DegradedWarning, match="made again"):
+    with pytest.warns(DegradedWarning, match="compiled again"):
         assert store.get(KEY) is None
     assert [row.key for row in store.rows() if row.problem] == [KEY]
 
@@ -189,12 +189,12 @@ def test_a_manifest_of_this_form_is_read(store: ArtifactStore) -> None:
 
 
 def test_a_miss_names_what_differs(store: ArtifactStore) -> None:
-    assert str(store.why_miss(FACTS)) == "nothing like it is kept"
+    assert str(store.why_miss(FACTS)) == "there is no similar cache entry"
     store.put("A/f", FILES, {"torch": "2.12", "device": "cuda", "options": "a=2"})
     store.put("B/f", FILES, FACTS | {"torch": "2.12"})
     miss = store.why_miss(FACTS)
     assert (miss.nearest, miss.differs) == ("B/f", {"torch": ("2.12", "2.13")})
-    assert str(miss) == "unlike B/f: torch was '2.12' and is '2.13'"
+    assert str(miss) == "differs from B/f: torch was '2.12' and is '2.13'"
     assert set(store.why_miss(FACTS, near="A").differs) == set(FACTS)
     assert store.why_miss({**FACTS, "new": "1"}).differs["new"] == ("", "1")
 

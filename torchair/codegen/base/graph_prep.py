@@ -1,4 +1,4 @@
-"""What every code generator asks of an FX graph, and the rewrites they share. Inputs stay as they are."""
+"""Checks and rewrites of FX graphs that code generators share. Input graphs are not changed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ aten = torch.ops.aten
 WRONG_STRIDES = (aten.unique_dim.default, aten.unique_dim_consecutive.default)
 OURS = ("aten", "prims", "torchair", "npu", "air")
 VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
-# Pointwise ops that Inductor takes out where they change nothing.
+# Pointwise ops that Inductor removes if they do nothing.
 MAY_VANISH = (aten.clone, aten.ceil, aten.floor, aten.round, aten.trunc, aten.pow)
 SCATTERS = (
     aten.slice_scatter.default,
@@ -44,7 +44,7 @@ SCATTERS = (
 
 
 def attribute(gm: fx.GraphModule, target: str) -> Any:
-    """The value behind a `get_attr` node; targets may be dotted."""
+    """Return the value of a `get_attr` node; targets may contain dots."""
     value: Any = gm
     for part in target.split("."):
         value = getattr(value, part)
@@ -52,7 +52,7 @@ def attribute(gm: fx.GraphModule, target: str) -> Any:
 
 
 def fake_mode_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> FakeTensorMode | None:
-    """The one fake mode of this compile."""
+    """Return the fake mode of this compilation."""
     found = detect_fake_mode(list(inputs))
     if found is not None:
         return found
@@ -60,12 +60,12 @@ def fake_mode_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> FakeTensorMode | 
 
 
 def has_effect(node: fx.Node) -> bool:
-    """The node must stay even if nobody uses its result."""
+    """Return whether the node must stay even if its result is unused."""
     return node.is_impure() or bool(written_by(node)) or isinstance(node.target, Piece)
 
 
 def is_functional(gm: fx.GraphModule) -> bool:
-    """No node writes to a tensor, except `copy_` into an input."""
+    """Return whether no node writes to a tensor, except `copy_` into an input."""
     for node in gm.graph.nodes:
         for written in written_by(node) if mutates(node.target) else ():
             if node.target is not aten.copy_.default or written.op not in ("placeholder", "get_attr"):
@@ -74,7 +74,9 @@ def is_functional(gm: fx.GraphModule) -> bool:
 
 
 def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> fx.GraphModule:
-    """The form Inductor wants: functional ATen after its decompositions, in nodes of our own."""
+    """Return the graph in the form that Inductor needs: functional ATen after its decompositions, in a new
+    graph.
+    """
     _check_windows(gm)
     _check_statistics(gm)
     _check_strides(gm)
@@ -90,32 +92,34 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> f
     _keep_copies_for_writers(made)
     _keep_what_is_read_late(made)
     take_turns(made.graph)
-    made.recompile()  # Inductor's cache goes by the text
+    made.recompile()  # Inductor's cache key contains the text
     return made
 
 
 def _check_windows(gm: fx.GraphModule) -> None:
-    """Inductor does not read the offset of an input."""
+    """Raise if a node reads from the start of the storage of an input: Inductor ignores storage offsets of
+    inputs.
+    """
     for node in windows_of_copies(gm):
         raise NotPossible(
-            f"{node.target} reads a copy of the whole storage of an input, and Inductor copies elements only",
+            f"{node.target} reads the whole storage of a copied input, but Inductor copies only its elements",
             at=source_of(node),
-            next="clone the tensor first, or index it instead",
+            next="call clone() on the tensor first, or index it instead",
         )
     nodes = placeholders(gm)
     for index, node in storage_relative_inputs(gm).items():
         if is_symbol(nodes[index].meta["val"].storage_offset()):
             raise NotPossible(
-                f"{node.target} counts from the start of the storage of input {nodes[index].name}, and where "
-                "the input begins in it is not known before the call",
+                f"{node.target} counts from the start of the storage of input {nodes[index].name}, whose "
+                "storage offset is unknown at compile time",
                 at=source_of(node),
-                next="pass a tensor that begins at the start of its storage, or index it instead",
+                next="pass a tensor with storage offset 0 (clone() returns one), or index it instead",
             )
 
 
 def _check_lists(gm: fx.GraphModule) -> None:
-    """Of several parts of one tensor, given to an op that writes them as a list, torch's Inductor gets those
-    wrong whose place in the tensor is read from a view. (Where it is arithmetic on sizes, it is right.)
+    """Raise if an op writes several parts of one tensor as a list and their offsets are read from a view.
+    Inductor computes wrong results for them. (Offsets that are arithmetic on sizes are correct.)
     """
     for node in gm.graph.nodes:
         if not isinstance(node.target, HigherOrderOperator) or "_all_bases" not in node.kwargs:
@@ -126,57 +130,63 @@ def _check_lists(gm: fx.GraphModule) -> None:
         is_read = any(value.target is offset for value in node.all_input_nodes)
         if is_list and is_read and len(set(bases)) < len(bases):
             raise NotPossible(
-                f"torch {torch.__version__} writes parts of tensors wrongly that an op takes as a list, "
-                "where sizes are dynamic",
+                f"{node.target} writes several views of one tensor as a list with dynamic sizes, which torch "
+                f"{torch.__version__} compiles incorrectly",
                 at=source_of(node),
-                next="torch.compile(…, dynamic=False), or one argument for each part",
+                next="use torch.compile(…, dynamic=False), or pass each view as a separate argument",
             )
 
 
 def _check_statistics(gm: fx.GraphModule) -> None:
-    """Of doubles, attention on the CPU keeps statistics that are doubles; torch before 2.12 tells Inductor
-    that they are floats, and code is generated that reads them as such.
+    """Raise for attention of doubles on the CPU: its statistics are doubles, but torch before 2.12 describes
+    them to Inductor as floats, and the generated code would read them as floats.
     """
     attention = aten._scaled_dot_product_flash_attention_for_cpu.default
     for node in gm.graph.find_nodes(op="call_function", target=attention):
         result, statistics = node.meta["val"]
         if result.dtype is torch.float64 and statistics.dtype is not torch.float64:
             raise NotPossible(
-                f"torch {torch.__version__} tells {statistics.dtype} of statistics that are doubles",
+                f"the fake kernel of attention in torch {torch.__version__} returns "
+                f"{statistics.dtype} statistics, but the kernel returns float64",
                 at=source_of(node),
-                next="take torch 2.12, or float32",
+                next="use torch 2.12 or newer, or float32 inputs",
             )
 
 
 def _check_strides(gm: fx.GraphModule) -> None:
-    """Of some ops torch tells Inductor other strides than their results have; its code would read others."""
+    """Raise for ops whose fake kernels in torch return wrong strides: generated code would read other
+    elements.
+    """
     for node in gm.graph.nodes:
         if node.target in WRONG_STRIDES:
             raise NotPossible(
-                f"{node.target} has other strides than torch tells Inductor",
+                f"{node.target} returns strides that differ from those of its fake kernel in torch",
                 at=source_of(node),
-                next="compile what comes before and after it",
+                next="call it outside of the compiled function",
             )
 
 
 def is_custom(target: Any) -> bool:
-    """Is it neither torch's op nor ours? Then nobody has checked that results have the layouts it tells."""
+    """Return whether the op is neither torch's nor torchair's, so that the layouts of its fake kernel are
+    unchecked.
+    """
     return isinstance(target, OpOverload) and target.namespace not in OURS
 
 
 def _state_windows(gm: fx.GraphModule) -> None:
-    """Older versions of Inductor count a window from the first element of an input in generated code, and
-    from the start of its storage where they run `as_strided` itself. Only for an input that begins there are
-    both the same. A window without an offset they place at 0, also where it is taken from a view.
+    """Write the offset of each `as_strided` explicitly. In generated code, older versions of Inductor count
+    it from the first element of an input, and from the start of its storage where they call `as_strided`
+    itself. Both agree only if the input's storage offset is 0. They place an `as_strided` without an offset
+    at 0, even on a view.
     """
     nodes = placeholders(gm)
     for index, node in storage_relative_inputs(gm).items():
         if not equal(nodes[index].meta["val"].storage_offset(), 0):
             raise NotPossible(
-                f"{node.target} reads the storage of input {nodes[index].name}, which does not begin there, "
-                f"and Inductor of torch {torch.__version__} may read other elements",
+                f"{node.target} reads the storage of input {nodes[index].name}, whose storage offset is not "
+                f"0, and Inductor of torch {torch.__version__} may read other elements",
                 at=source_of(node),
-                next="use torch 2.13, clone the tensor first, or index it instead",
+                next="use torch 2.13, call clone() on the tensor first, or index it instead",
             )
     for node in gm.graph.find_nodes(op="call_function", target=aten.as_strided.default):
         offset = node.meta["val"].storage_offset()
@@ -184,8 +194,8 @@ def _state_windows(gm: fx.GraphModule) -> None:
             continue
         if is_symbol(offset):
             raise NotPossible(
-                f"{node.target} begins where {node.args[0]} does, which is known only in the call, "
-                f"and Inductor of torch {torch.__version__} may read other elements",
+                f"{node.target} starts at the storage offset of {node.args[0]}, which is unknown at "
+                f"compile time, and Inductor of torch {torch.__version__} may read other elements",
                 at=source_of(node),
                 next="use torch 2.13, or torch.compile(…, dynamic=False)",
             )
@@ -193,8 +203,9 @@ def _state_windows(gm: fx.GraphModule) -> None:
 
 
 def _keep_copies_for_windows(gm: fx.GraphModule) -> None:
-    """Inductor takes copies out that change no stride. A window counts from the start of its memory, so it
-    would look at the memory of what was copied: such a copy becomes a write into new memory.
+    """Replace copies that `as_strided` reads by writes into new memory. Inductor removes copies that change
+    no stride, and `as_strided` counts from the start of its memory, so it would read the memory of the
+    original.
     """
     windows = gm.graph.find_nodes(op="call_function", target=aten.as_strided.default)
     roots = dict.fromkeys(root_of(window.args[0])[0] for window in windows)
@@ -210,8 +221,8 @@ def _keep_copies_for_windows(gm: fx.GraphModule) -> None:
 
 
 def _keep_copies_for_writers(gm: fx.GraphModule) -> None:
-    """An op that writes a value may read it, as it was, by another argument. Inductor lets it write what it
-    is given, and takes copies out: what it reads becomes a write into new memory.
+    """Copy values that an op reads while it writes the same memory by another argument. Inductor passes the
+    original and removes copies, so the values become writes into new memory.
     """
     for node in gm.graph.nodes:
         if not isinstance(node.target, HigherOrderOperator) or "_all_bases" not in node.kwargs:
@@ -230,8 +241,8 @@ def _keep_copies_for_writers(gm: fx.GraphModule) -> None:
 
 
 def _keep_what_is_read_late(gm: fx.GraphModule) -> None:
-    """Inductor lets an op write over an input that a later `copy_` gives another value, and does not ask who
-    reads the result behind that `copy_`: who does gets a copy from before.
+    """Copy values that are read after a `copy_` into an input. Inductor lets an op write over an input that a
+    later `copy_` changes, and does not check for reads of the op's result after that `copy_`.
     """
     for write in list(gm.graph.find_nodes(op="call_function", target=aten.copy_.default)):
         target, new = write.args[0], _source(write.args[1])  # type: ignore[arg-type]
@@ -252,7 +263,9 @@ def _keep_what_is_read_late(gm: fx.GraphModule) -> None:
 
 
 def _source(node: fx.Node) -> fx.Node:
-    """What has the elements of a value, for Inductor, which takes copies out that change no stride."""
+    """Return the node with the elements of a value, as Inductor sees it: it removes copies that change no
+    stride.
+    """
     while True:
         root, _ = root_of(node)
         if root.target is not aten.clone.default:
@@ -261,7 +274,7 @@ def _source(node: fx.Node) -> fx.Node:
 
 
 def _may_lie_over(node: fx.Node, target: Any) -> bool:
-    """May Inductor put the result of this node into the memory of `target`?"""
+    """Return whether Inductor may put the result of this node into the memory of `target`."""
     if node.op != "call_function" or not (may_write(node.target) or node.target in SCATTERS):
         return False
     sources = [_source(source) for source in node.all_input_nodes]
@@ -269,7 +282,7 @@ def _may_lie_over(node: fx.Node, target: Any) -> bool:
 
 
 def lasting_copy(source: fx.Node) -> fx.Node:
-    """A copy that Inductor does not take out: a write into new memory."""
+    """Return a copy that Inductor does not remove: a write into new memory."""
     graph = source.graph
     with source.meta["val"].fake_mode:
         memory = graph.call_function(aten.empty_like.default, (source,))
@@ -283,7 +296,7 @@ def lasting_copy(source: fx.Node) -> fx.Node:
 def add_call(
     graph: fx.Graph, fake_mode: FakeTensorMode, op: OpOverload, *args: Any, **options: Any
 ) -> fx.Node:
-    """One more call, with its fake value."""
+    """Add a call with its fake value to the graph."""
     node = graph.call_function(op, args, options)
     with faking(fake_mode), torch.no_grad():
         node.meta["val"] = op(*fx.map_arg(args, lambda inner: inner.meta["val"]), **options)
@@ -291,7 +304,9 @@ def add_call(
 
 
 def _computes(node: fx.Node) -> bool:
-    """Is this a pointwise op that no pass takes out for doing nothing? Its input may lie otherwise."""
+    """Return whether this is a pointwise op that no pass removes. (The input of a removed op may have another
+    layout.)
+    """
     target: Any = node.target
     if not isinstance(target, OpOverload) or torch.Tag.pointwise not in target.tags:
         return False
@@ -301,8 +316,8 @@ def _computes(node: fx.Node) -> bool:
 
 
 def row_source(row: fx.Node) -> fx.Node | None:
-    """The pointwise op that computed all elements of a row, looking through views. Its memory is one piece,
-    so the row is a window onto it. None for anything else.
+    """Return the pointwise op that computed all elements of a row, through views, or None. Its memory is
+    contiguous, so the row can be read from it with `as_strided`.
     """
     source: Any = row
     shape = row.meta["val"].shape
@@ -319,7 +334,7 @@ def row_source(row: fx.Node) -> fx.Node | None:
 
 
 def _numbers(source: fx.Node, op: Any) -> list[Any]:
-    """The sizes or strides of a tensor; nodes for those that are symbols."""
+    """Return the sizes or strides of a tensor; symbols become nodes."""
     value = source.meta["val"]
     found: list[Any] = []
     for dim in range(value.ndim):
@@ -334,12 +349,12 @@ def _numbers(source: fx.Node, op: Any) -> list[Any]:
 
 
 class _Traced(fx.Interpreter):
-    """Runs a graph so that it can be made functional: that takes no operators which return what they wrote
-    into, other than ATen's. Those of ours are run as the calls of ATen that they are.
+    """Runs a graph to functionalize it. Functionalization supports only ATen ops that return what they wrote
+    into, so torchair's own ops run as their equivalent ATen calls.
     """
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """The result of a node."""
+        """Return the result of a node."""
         direct = DIRECT.get(target)
         return super().call_function(target, args, kwargs) if direct is None else direct(*args, **kwargs)
 
@@ -348,7 +363,7 @@ def _retrace(gm: fx.GraphModule, inputs: Sequence[Any], table: Any, functional: 
     run = _Traced(gm).run
     traced = run if functional else torch.func.functionalize(run, remove="mutations")
     mode = fake_mode_of(gm, inputs)
-    assert mode is not None, "codegen is given a graph with fake values"
+    assert mode is not None, "codegen needs a graph with fake values"
     # Constants of the graph may be real tensors.
     with mode, lending(mode, "allow_non_fake_inputs", True), preserve_node_meta():
         return make_fx(traced, decomposition_table=table, tracing_mode="real", _allow_non_fake_inputs=True)(

@@ -1,4 +1,4 @@
-"""What code generators are told beside the graph."""
+"""Options of code generators."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 
 @dataclass(frozen=True)
 class CodegenOptions:
-    """How to compile; what is here by default is an inference graph behind guards."""
+    """How to compile a graph. The defaults are for an inference graph whose inputs are guarded."""
 
     static: Sequence[int] = ()
-    """Inputs of constant address."""
+    """Indices of inputs with constant addresses."""
     frozen: bool = False
-    """They are promised never to move; nobody looks again."""
+    """Static inputs never move, so their addresses are not compared."""
     guarded: bool = True
-    """Something in front of the call checks shapes."""
+    """Guards check shapes before each call."""
     decomposed: bool = True
-    """Inductor's decompositions are applied."""
+    """Inductor's decompositions have been applied."""
     backward: bool = False
     inference: bool = True
     tuned: bool = False
-    """Choose kernels for speed, and try out those that are worth it."""
+    """Autotune: choose kernels for speed by measuring candidates."""
     cached: bool = True
-    """What Inductor made before is taken from disk."""
+    """Use Inductor's cache on disk."""
     folder: str = ""
-    """Where compiled code is kept, and looked for; Inductor's own directory if none is named."""
+    """Directory for compiled code; empty for Inductor's own directory."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Options of Inductor, beside those that every build sets."""
+    """Options of Inductor in addition to those that every build sets."""
     kept_only: bool = False
-    """A native library is taken from disk, and none is made."""
+    """Load a native library from disk, but never compile one."""

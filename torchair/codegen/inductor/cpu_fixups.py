@@ -1,4 +1,4 @@
-"""What pays on the CPU and Inductor does not do there by itself."""
+"""Graph rewrites that are faster on the CPU and that Inductor does not make itself."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ aten = torch.ops.aten
 def add_bias_later(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> int:
     """addmm(bias, a, b) -> mm(a, b) + bias.
 
-    On the CPU `addmm` first copies the bias into the whole result; the sum costs nothing in the kernel that
-    reads the product anyway, and less than the copy where none does. Only for float32: in a narrower type the
-    product would be rounded once more. The sum is written with one dim more, because Inductor turns a plain
-    mm + bias back into addmm.
+    On the CPU `addmm` first copies the bias into the whole result. The sum is free in a kernel that reads the
+    product anyway, and cheaper than the copy otherwise. Only for float32: a narrower type would round the
+    product once more. The sum has one more dimension, because Inductor rewrites a plain mm + bias to addmm.
     """
     changed = 0
     if fake_mode is None:
@@ -51,8 +50,8 @@ def _worth_it(node: fx.Node) -> bool:
 def give_rows_their_stride(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> int:
     """mm(view(x, [1, n]), w) -> mm(as_strided(x, [1, n], [n, 1]), w).
 
-    Inductor writes the view of a single row with stride 0, and `mm` copies an operand of that stride first
-    (2.7 us of 8.1 for a row of 128). Only where x is a row that some op computed: its memory is one piece.
+    Inductor gives the view of a single row the stride 0, and `mm` first copies an operand with that stride
+    (2.7 us of 8.1 for a row of 128). Only if an op computed the row x, because its memory is then contiguous.
     """
     changed = 0
     if fake_mode is None:

@@ -1,4 +1,6 @@
-"""Graphs of a device whose kernels are another's: compiled for that one, and run on the same memory."""
+"""Graphs of a device that another device backs: compiled for the backing device, and run on the same
+memory.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,17 @@ Build = Callable[[fx.GraphModule, Sequence[Any]], Program]
 
 
 def _move(gm: fx.GraphModule, backing: Backing) -> fx.GraphModule:
-    """A copy of the graph for the backing device, without what is known of its values; `NotPossible` where
-    the copy would be another graph.
+    """Return a copy of the graph for the backing device, without fake values.
+
+    Raises:
+        NotPossible: if the copy would behave differently.
     """
     home = device_of(gm)
     kind = home.type
     for node in gm.graph.nodes:
         _check(node, home)
     if any(is_on_cpu(value) for node in _outputs(gm) for value in tensors_of(node)):
-        raise NotPossible("results of the graph lie in the memory of the host")
+        raise NotPossible("an output of the graph is on the CPU, which its backing device cannot produce")
     made = copy_graph(gm)
     for node in made.graph.nodes:
         node.meta = {}
@@ -55,12 +59,14 @@ def _outputs(gm: fx.GraphModule) -> list[fx.Node]:
 
 def _check(node: fx.Node, home: torch.device) -> None:
     if node.op == "call_function" and moves_between_devices(node, home):
-        raise NotPossible(f"{node.name} copies between devices")
-    for target in (node.target, *node.args):  # some ops take others: those around what writes
+        raise NotPossible(f"{node.name} copies between devices, which the backing device cannot do")
+    for target in (node.target, *node.args):  # some ops have op arguments, for example auto_functionalized
         if not isinstance(target, OpOverload) or target.namespace == "aten" or target in DIRECT:
             continue
         if has_kernel(target, "PrivateUse1"):
-            raise NotPossible(f"{target} has a kernel for tensors of {home.type}")
+            raise NotPossible(
+                f"{target} has its own kernel for {home.type}, which the backing device cannot call"
+            )
 
 
 def _moved(value: Any, kind: str, device: torch.device) -> Any:
@@ -75,7 +81,7 @@ def _show(gm: fx.GraphModule, name: str, kind: str, backing: Backing) -> None:
 
 
 def _moved_inputs(inputs: Sequence[Any], gm: fx.GraphModule, backing: Backing) -> list[Any]:
-    """Fake inputs on the backing device; the graph that was moved knows its values again."""
+    """Return fake inputs on the backing device, and compute the fake values of the moved graph."""
     mode = graph.fake_mode_of(gm, inputs)
     made = [_twin(value, backing.device) if isinstance(value, torch.Tensor) else value for value in inputs]
     fake_tensor_prop(gm, mode, made)
@@ -93,20 +99,20 @@ def _twin(value: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def written_inputs(gm: fx.GraphModule) -> tuple[int, ...]:
-    """The places of inputs that the graph writes."""
+    """Return the indices of the inputs that the graph writes."""
     places = {node: place for place, node in enumerate(placeholders(gm))}
     written = (root_of(value)[0] for node in gm.graph.nodes for value in written_by(node))
     return tuple(sorted({places[node] for node in written if node in places}))
 
 
 class MappedProgram(ProgramWrapper):
-    """A program of another device, called with tensors of this one."""
+    """A program of the backing device that is called with tensors of this device."""
 
     def __init__(self, program: Program, device: torch.device, written: tuple[int, ...]) -> None:
         self.program = program
         self._device, self._written = device, written
         backing = get_device(device).backing
-        assert backing is not None, "without one, nothing is moved"
+        assert backing is not None, "only graphs of a backed device are moved"
         self._run = backing.bound(program, written, device)
 
     @property
@@ -115,7 +121,7 @@ class MappedProgram(ProgramWrapper):
 
     @property
     def standalone(self) -> None:
-        """A module of its own would be for the other device."""
+        """Always None: a standalone module would run on the backing device."""
 
     def __call__(self, args: list[Any]) -> list[Any]:
         return self._run(args)
@@ -123,21 +129,21 @@ class MappedProgram(ProgramWrapper):
 
 @dataclass(frozen=True)
 class DeviceMapping:
-    """Where a graph is compiled: on its own device, or on the one that backs it."""
+    """Where a graph is compiled: for its own device, or for the device that backs it."""
 
     device: torch.device
     backing: Backing | None
     written: tuple[int, ...]
-    """Inputs that the graph writes."""
+    """Indices of inputs that the graph writes."""
 
     @staticmethod
     def of(gm: fx.GraphModule) -> DeviceMapping:
-        """That of a graph with its values."""
+        """Return the mapping of a graph with fake values."""
         device = device_of(gm)
         return DeviceMapping(device, get_device(device).backing, written_inputs(gm))
 
     def graph(self, gm: fx.GraphModule) -> fx.GraphModule:
-        """A copy to compile there, without what is known of its values."""
+        """Return a copy of the graph for the compile device, without fake values."""
         if self.backing is not None:
             return _move(gm, self.backing)
         made = copy_graph(gm)
@@ -146,15 +152,15 @@ class DeviceMapping:
         return made
 
     def device_there(self, device: torch.device) -> torch.device:
-        """Where a tensor of the graph is there."""
+        """Return the compile device for a tensor on this device."""
         return self.backing.device if self.backing is not None and device.type == self.device.type else device
 
     def program(self, program: Program) -> Program:
-        """A program from there, for tensors of the graph's own device."""
+        """Return a program for tensors of the graph's own device."""
         return program if self.backing is None else MappedProgram(program, self.device, self.written)
 
     def build(self, gm: fx.GraphModule, inputs: Sequence[Any], build: Build) -> Program:
-        """The program that `build` makes of the graph there."""
+        """Compile the graph with `build` on the compile device."""
         if self.backing is None:
             return build(gm, inputs)
         moved = _move(gm, self.backing)

@@ -1,10 +1,9 @@
-"""Views of inputs that stay where they are (`frozen_parameter`) are made once, not in every call.
+"""Create views of inputs that never move (`frozen_parameter`) once, instead of in every call.
 
-What is frozen is where an input lies; its values may be updated in place. A view shares the memory of its
-input and shows every update. Whatever copies values (packed weights, folded constants) would not, and is left
-alone. A graph may serve several modules, each with parameters of its own: other tensor objects than those of
-the call before get other views. Addresses are not looked at: an input that has moved (`p.data = other`) is
-not noticed.
+Frozen inputs keep their addresses; their values may be updated in place. A view shares memory with its input
+and sees every update. Ops that copy values (packed weights, folded constants) do not, and are left alone. A
+graph may serve several modules with their own parameters: other tensor objects than in the previous call get
+other views. Addresses are not compared, so an input that has moved (`p.data = other`) is not noticed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import has_symbols
 
 aten = torch.ops.aten
-# Ops of libraries, which take views as they are given. In generated code a view is a way to count, and free.
+# Library ops, which read views as they are. In generated code, a view is only index arithmetic and free.
 READERS = (
     aten.mm.default,
     aten.addmm.default,
@@ -40,17 +39,19 @@ READERS = (
 
 @dataclass(frozen=True)
 class FrozenViews:
-    """Views that became inputs of a graph, behind the others."""
+    """Views that became inputs of a graph, after its other inputs."""
 
     make: eager.EagerCode
-    """Arguments -> the views."""
+    """Computes the views from the arguments."""
     of: tuple[int, ...]
-    """The inputs that they are views of."""
+    """Indices of the inputs that they are views of."""
     fakes: tuple[torch.Tensor, ...]
 
 
 def take_views_out(gm: fx.GraphModule, static: Collection[int]) -> FrozenViews | None:
-    """Let a graph, which is ours to change, take views of these inputs as inputs; None where it has none."""
+    """Turn views of these inputs into inputs of the graph, which is changed. Return None if there are
+    none.
+    """
     places = {node: place for place, node in enumerate(placeholders(gm))}
     frozen = {node for node, place in places.items() if place in static} - _written(gm)
     found = [node for node in gm.graph.nodes if _is_wanted(node) and root_of(node)[0] in frozen]
@@ -70,12 +71,12 @@ def take_views_out(gm: fx.GraphModule, static: Collection[int]) -> FrozenViews |
 
 
 def _written(gm: fx.GraphModule) -> set[fx.Node]:
-    """The inputs that the graph writes: whoever reads them reads at a certain time."""
+    """Return the inputs that the graph writes: their views must be read at the right time."""
     return {root_of(written)[0] for node in gm.graph.nodes for written in written_by(node)}
 
 
 def _is_wanted(node: fx.Node) -> bool:
-    """Is it a view, for an op that takes views, which nothing but its input decides?"""
+    """Return whether the node is a view that a library op reads and that depends only on its input."""
     value = node.meta.get("val")
     if node.op != "call_function" or not makes_views(node.target) or not isinstance(value, torch.Tensor):
         return False
@@ -84,7 +85,7 @@ def _is_wanted(node: fx.Node) -> bool:
 
 
 def _maker(gm: fx.GraphModule, views: Sequence[fx.Node]) -> fx.GraphModule:
-    """The graph of these views alone, of the same inputs."""
+    """Return a graph with the same inputs that computes only these views."""
     graph = fx.Graph()
     twins: dict[fx.Node, fx.Node] = {}
     for node in gm.graph.nodes:
@@ -96,7 +97,7 @@ def _maker(gm: fx.GraphModule, views: Sequence[fx.Node]) -> fx.GraphModule:
 
 
 class WithViews(Boxed):
-    """A program that takes views of some of its arguments behind them."""
+    """A program with additional arguments: views of some of its arguments."""
 
     __slots__ = ()
 
@@ -119,19 +120,19 @@ class WithViews(Boxed):
 
 @dataclass(frozen=True)
 class ViewsCode(ProgramProxy):
-    """Of a program with its views."""
+    """Code of a program with frozen views."""
 
     program: Code
     views: FrozenViews
 
     def load(self) -> WithViews:
-        """Ready to run."""
+        """Load the program."""
         program = self.program.load()
-        assert isinstance(program, Boxed), "what takes views is one function"
+        assert isinstance(program, Boxed), "a program with views is a single function"
         return WithViews(program, self.views)
 
     def standalone(self) -> str | None:
-        """As a module of its own, which makes the views in every call."""
+        """Return a standalone module, which creates the views in every call."""
         write = getattr(self.program, "standalone", None)
         texts = [self.views.make.standalone(), write() if write is not None else None]
         if None in texts:
@@ -142,5 +143,5 @@ class ViewsCode(ProgramProxy):
 
 
 def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """`args -> [args[place] for place in places]`, in C."""
+    """Return `args -> [args[place] for place in places]`, in C."""
     return itemgetter(*places) if len(places) > 1 else lambda args: (args[places[0]],)

@@ -1,4 +1,4 @@
-"""What is done to a whole graph before code is made of it."""
+"""Rewrites of a whole graph before code generation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def improve(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> fx.GraphModule:
-    """Inductor's passes and ours. Outputs keep their strides."""
+    """Run Inductor's passes and torchair's fix-ups. Outputs keep their strides."""
     known = set(gm.graph.nodes)
     promised = [value.meta.get("val") if isinstance(value, fx.Node) else None for value in returned(gm)]
     gm = joint_graph_passes(gm, device_of(gm))
@@ -34,9 +34,8 @@ def improve(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> fx.GraphMod
 
 
 def _keep_layouts(gm: fx.GraphModule, promised: list[Any], known: Collection[fx.Node]) -> None:
-    """What lies otherwise than what it took the place of is copied for those to whom that matters: views and
-    outputs. (On CUDA a product may be computed wider than it is, where that measures faster, and is a window
-    of the wider one then.)
+    """Copy values whose layout a pass has changed, for users that depend on it: views and outputs. (On CUDA a
+    pass may compute a wider matrix product if that measures faster, and return a view of it.)
     """
     end, changed = output(gm), False
     outputs = {
@@ -63,13 +62,15 @@ def _keep_layouts(gm: fx.GraphModule, promised: list[Any], known: Collection[fx.
 
 
 def _looks_the_same(view: fx.Node) -> bool:
-    """Has a view the strides that were noted of it? A window reads by them, whatever it is given."""
+    """Return whether a view still has its recorded strides. An `as_strided` depends on the layout of its
+    input.
+    """
     value = view.meta["val"]
     if not isinstance(value, torch.Tensor) or view.target is aten.as_strided.default:
         return False
     try:
         with value.fake_mode:  # type: ignore[attr-defined]
             found = view.target(*fx.map_arg(view.args, lambda inner: inner.meta["val"]), **view.kwargs)  # type: ignore[operator]
-    except (RuntimeError, ValueError):  # cannot be viewed like that any more
+    except (RuntimeError, ValueError):  # such a view is not possible any more
         return False
     return all(map(equal, found.stride(), value.stride()))

@@ -1,8 +1,8 @@
-"""Products of a matrix and a vector, as sums of products.
+"""Rewrite matrix-vector products as sums of products.
 
-Such a product reads its matrix once and computes next to nothing. As a reduction it takes in what is computed
-before and behind it, and is one kernel where a library's split product is two. Inductor does the same, but
-only where it searches for block sizes as well, which takes long, and pays for large matrices.
+Such a product reads its matrix once and computes little. As a reduction it fuses with the ops before and
+after it, and is one kernel where a library's split product is two. Inductor does the same, but only with its
+search for block sizes, which takes long and pays off only for large matrices.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 
 aten, prims = torch.ops.aten, torch.ops.prims
 WINDOW = "torchair_window"
-"""Meta of a node: a window onto the memory of a vector."""
+"""Meta key of a node that reads a vector's memory with `as_strided`."""
 PRODUCTS = (aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default)
 COMPUTED_AS = {torch.bfloat16: torch.float32, torch.float16: torch.float32} | {
     dtype: dtype for dtype in (torch.float32, torch.float64)
@@ -26,7 +26,9 @@ COMPUTED_AS = {torch.bfloat16: torch.float32, torch.float16: torch.float32} | {
 
 
 def sum_products(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> int:
-    """Rewrite products with a vector: elements of the largest matrix among them, 0 where there is none."""
+    """Rewrite products with a vector. Return the number of elements of their largest matrix, or 0 if there is
+    none.
+    """
     largest = 0
     for node in list(gm.graph.nodes):
         if node.target in PRODUCTS and _has_vector(node):
@@ -42,7 +44,9 @@ def sum_products(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> int:
 
 
 def mend_windows(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
-    """Behind passes that take ops out for doing nothing: what such an op read may lie otherwise."""
+    """Check the `as_strided` nodes after passes that remove ops without effect: their inputs may have another
+    layout.
+    """
     for node in list(gm.graph.nodes):
         if WINDOW in node.meta and fake_mode is not None and row_source(node.args[0]) is None:
             with gm.graph.inserting_before(node):
@@ -63,7 +67,9 @@ def _has_vector(node: fx.Node) -> bool:
 
 
 def _realised(vector: fx.Node, call: Any) -> fx.Node:
-    """The same vector, read from memory: Inductor would compute it again for every row of the matrix."""
+    """Return the vector read from memory: Inductor would otherwise compute it again for every row of the
+    matrix.
+    """
     source, shape = row_source(vector), list(vector.meta["val"].shape)
     if source is None:
         return vector
@@ -73,7 +79,7 @@ def _realised(vector: fx.Node, call: Any) -> fx.Node:
 
 
 def _sum_of_products(node: fx.Node, call: Any) -> fx.Node:
-    """[..., m, k, 1] * [..., 1, k, n], summed over k."""
+    """Return [..., m, k, 1] * [..., 1, k, n], summed over k."""
     value = node.meta["val"]
     dtype, rank = COMPUTED_AS[value.dtype], value.ndim
 

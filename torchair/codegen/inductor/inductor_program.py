@@ -1,4 +1,4 @@
-"""FX -> Inductor. The Program is the generated wrapper with as little around it as possible."""
+"""Generate code with Inductor. The program is the generated wrapper with minimal overhead."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from torchair.fxgraph.external_constants import has_external
 from torchair.fxgraph.fake_values import device_of
 from torchair.fxgraph.placeholders import output, returned
 
-# Smaller blocks of reductions would be tried by each process that loads a kernel, and not only by the first
-# that runs it; on an H200 they gained nothing.
+# Each process that loads a kernel would try smaller reduction blocks, not only the first one. On an H200 they
+# gained nothing.
 OPTIONS = {"fx_graph_cache": True, "cpp_wrapper": False, "dynamic_scale_rblock": False}
 NO_CACHE = {"fx_graph_cache": False, "force_disable_caches": True}
-# Constants that others hold: small ones are not written into the code, and a cache would give copies of them.
+# External constants: Inductor writes small ones into the code, and its cache would return copies of them.
 KEEP = {"always_keep_tensor_constants": True, **NO_CACHE}
 SEARCH = {"coordinate_descent_tuning": True}
-SEARCHED = 1 << 20  # elements of a matrix from which on a search for block sizes pays
-# Per-call checks in the generated wrapper. Dynamo's guards have already checked the same facts.
+SEARCHED = 1 << 20  # minimum elements of a matrix for which a search for block sizes pays off
+# Checks in the generated wrapper on each call. Dynamo's guards have already checked the same facts.
 GUARDED = {"size_asserts": False, "alignment_asserts": False, "nan_asserts": False, "scalar_asserts": False}
 
 
 def build(gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions) -> Boxed:
-    """Compile with Inductor; a second build of the same graph comes from its cache on disk."""
+    """Compile with Inductor. A second build of the same graph is loaded from its cache on disk."""
     mode = graph_prep.fake_mode_of(gm, inputs)
     device = device_of(gm)
     has_custom_ops = any(graph_prep.is_custom(node.target) for node in gm.graph.nodes)
@@ -57,7 +57,7 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions) -> Box
         | (KEEP if has_external(gm) else {})
         | dict(how.options)
     )
-    with inductor_config.patch(known_options(wanted)):  # decompositions look at them too
+    with inductor_config.patch(known_options(wanted)):  # decompositions read them, too
         gm = graph_prep.prepare(gm, inputs, decomposed=how.decomposed)
     row = get_device(device)
     largest = sum_products(gm, mode) if how.tuned and row.tuned and mode is not None else 0
@@ -93,13 +93,13 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions) -> Box
 def with_views(
     inputs: Sequence[Any], static: Sequence[int], views: FrozenViews | None
 ) -> tuple[list[Any], list[int]]:
-    """The example inputs, and which of them stay where they are; views of such inputs do so too."""
+    """Return the example inputs and the indices of static ones; views of static inputs are static, too."""
     made = [] if views is None else list(views.fakes)
     return [*inputs, *made], [*static, *range(len(inputs), len(inputs) + len(made))]
 
 
 def keep_output_strides(gm: fx.GraphModule) -> None:
-    """Ask Inductor for the strides that FX promised, on every output."""
+    """Make Inductor keep the strides of all outputs of the FX graph."""
     values = returned(gm)
     output(gm).meta["user_visible_output_idxs"] = [
         index for index, value in enumerate(values) if isinstance(value, fx.Node)
@@ -116,16 +116,18 @@ class InductorCode:
 
     @staticmethod
     def of(compiled: Any, gm: fx.GraphModule) -> InductorCode | FxCode:
-        """Of Inductor's result; where Inductor found nothing to compile, that is the graph."""
+        """Return the code of Inductor's result, or the graph itself if Inductor found nothing to compile."""
         source = generated_source(compiled)
         return InductorCode(source, GeneratedModule.of(compiled)) if source else FxCode(gm, "inductor")
 
     def load(self) -> Boxed:
-        """Ready to run."""
+        """Load the program."""
         return Boxed(self, self.module.load(self.source))
 
     def standalone(self) -> str | None:
-        """The generated wrapper as a module of its own; None where a constant has no text."""
+        """Return the generated wrapper as a standalone module, or None if a constant cannot be written as
+        text.
+        """
         texts = {name: literal(value) for name, value in self.module.constants.items()}
         if None in texts.values():
             return None
@@ -135,7 +137,7 @@ class InductorCode:
 
 
 class FirstCall(Boxed):
-    """The first call goes through Inductor's bookkeeping (it ends the autotune cache); later ones do not."""
+    """The first call goes through Inductor's wrapper, which ends the autotune cache; later calls do not."""
 
     __slots__ = ()
 

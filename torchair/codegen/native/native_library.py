@@ -1,8 +1,8 @@
-"""AOTInductor libraries and the directory that keeps them.
+"""AOTInductor libraries and the directory that caches them.
 
-One entry is a directory named by the digest of everything that shaped the code: graph, symbols, options,
-torch, processor. It appears by one rename, so it is whole or absent; its manifest records the digest of the
-library, so a damaged one is made again.
+One entry is a directory named by the digest of everything that determines the code: graph, symbols, options,
+torch, processor. It appears by one rename, so it is complete or absent. Its manifest contains the digest of
+the library, so a damaged one is compiled again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from torchair.core.torch_private.compilers.inductor import (
 from torchair.core.torch_private.fake.fake_tensors import symbol_facts
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
 
-# Constants stay constants, however small: their values are bound later.
+# Constants of any size remain constants: their values are bound later.
 OPTIONS: dict[str, Any] = {
     "always_keep_tensor_constants": True,
     "aot_inductor.package_constants_in_so": False,
@@ -57,23 +57,25 @@ LEFTOVERS = (".o", ".S", ".gch")
 
 @dataclass(frozen=True)
 class Library:
-    """One compiled library and the C++ text it was made from."""
+    """One compiled library and its C++ source."""
 
     path: Path
     source: str
 
     @property
     def calls(self) -> bytes | None:
-        """What lies beside a library that calls operators of users: which they are, with their arguments."""
+        """Description of the user-defined operators that the library calls, with their arguments; None if
+        there are none.
+        """
         return _read(_calls_of(self.path))
 
     def __reduce__(self) -> Any:
-        """Packed, it is the content."""
+        """Pickle the content of the library."""
         return keep, (self.path.read_bytes(), self.source, self.calls)
 
 
 def _calls_of(path: Path) -> Path:
-    """Where the library looks for it."""
+    """Return the path where the library looks for this description."""
     return path.with_suffix(".json")
 
 
@@ -86,14 +88,19 @@ def _sha(content: bytes | None) -> str:
 
 
 def has_any() -> bool:
-    """Is there a library on disk, of whatever graph?"""
+    """Return whether there is a library of any graph on disk."""
     return any(cache_folder().glob("*/manifest.json"))
 
 
 def obtain(parts: HostDeviceSplit, mode: Any, how: CodegenOptions) -> Library:
-    """The library for this graph: from disk, else compiled now, unless only kept ones are wanted."""
+    """Return the library for this graph from disk, or compile it unless only cached ones are requested.
+
+    Raises:
+        NotPossible: if AOTInductor cannot compile the graph, or only cached ones are requested and there is
+            none.
+    """
     keep_output_strides(parts.library)
-    # Inductor writes into this dictionary; a fresh one keeps the digest the same from build to build.
+    # Inductor writes into this dictionary; a new one keeps the digest the same in each build.
     options = known_options({**how.options, **OPTIONS, "aot_inductor.metadata": {}})
     with inductor_config.patch(options):
         key = digest(parts, mode, f"{how.backward} {how.inference}")
@@ -103,19 +110,21 @@ def obtain(parts: HostDeviceSplit, mode: Any, how: CodegenOptions) -> Library:
             _check_calls(found.path)
             return found
         if how.kept_only:
-            raise NotPossible("no library of this graph is on disk", next="ask for codegen native by name")
+            raise NotPossible(
+                "the cache has no native library of this graph", next='set codegen="native" to compile one'
+            )
         with fake_tracing(mode):
             return _make(parts, entry, backward=how.backward, inference=how.inference)
 
 
 def load(entry: Path) -> Library | None:
-    """The library kept in `entry`, or None where there is none or it is damaged."""
+    """Return the library in `entry`, or None if there is none or it is damaged."""
     try:
         manifest = json.loads((entry / "manifest.json").read_text())
         path = entry / manifest["library"]
         found = [_sha(path.read_bytes()), _sha(_read(_calls_of(path)))]
         if found != [manifest["sha256"], manifest.get("calls", "")]:
-            Diagnostics().add(f"native library {path} does not match its manifest; it is compiled again")
+            Diagnostics().add(f"the native library {path} does not match its manifest; it is compiled again")
             return None
         return Library(path, "\n".join((entry / name).read_text() for name in manifest["sources"]))
     except (OSError, ValueError, KeyError):
@@ -123,7 +132,7 @@ def load(entry: Path) -> Library | None:
 
 
 def keep(content: bytes, source: str = "", calls: bytes | None = None) -> Library:
-    """A library that came from elsewhere, kept beside our own by the digest of its content."""
+    """Store a library from another place, named by the digest of its content."""
     path = cache_folder() / f"restored_{_sha(content + (calls or b''))[:32]}.so"
     if calls is not None:
         _place(_calls_of(path), calls)
@@ -174,11 +183,11 @@ def _compile(parts: HostDeviceSplit, *, backward: bool, inference: bool) -> Path
 
 
 def check_loadable(path: Path) -> None:
-    """Refuse a library with a C++ runtime of its own: with two of them the process crashes."""
+    """Raise if the library contains its own C++ runtime: with two of them the process crashes."""
     if sys.platform != "linux" or any(name in path.read_bytes() for name in (b"libstdc++.so", b"libc++.so")):
         return
     raise NotPossible(
-        f"{get_cpp_compiler()} links a C++ runtime into the library, and torch has another",
+        f"{get_cpp_compiler()} links a static C++ runtime into the library, but torch uses a shared one",
         next="set CXX to a compiler that links libstdc++ dynamically",
     )
 
@@ -198,7 +207,7 @@ def _check_calls(path: Path) -> None:
 
 
 def _finish(place: Path, path: Path) -> None:
-    """Drop what only the compiler needed, and write the manifest."""
+    """Remove the files that only the compiler needed, and write the manifest."""
     for file in place.rglob("*"):
         if file.suffix in LEFTOVERS:
             file.unlink()
@@ -214,20 +223,20 @@ def _finish(place: Path, path: Path) -> None:
 
 
 def _publish(place: Path, entry: Path) -> Library:
-    """Give the finished directory its name. Another process may have been faster, or left a damaged entry."""
+    """Rename the finished directory. Another process may have been faster, or left a damaged entry."""
     if entry.exists() and load(entry) is None:
         entry.rename(Path(tempfile.mkdtemp(prefix="damaged_", dir=entry.parent)) / entry.name)
     try:
         place.rename(entry)
     except OSError:
-        logger.debug("native library %s was made by another process meanwhile", entry)
+        logger.debug("another process has compiled the native library %s meanwhile", entry)
     made = load(entry)
     assert made is not None, f"{entry} was just written"
     return made
 
 
 def digest(parts: HostDeviceSplit, mode: Any, extra: str) -> str:
-    """Everything that shapes the generated code, as one name."""
+    """Return the digest of everything that determines the generated code."""
     lines = [
         extra,
         CAREFUL,
@@ -239,8 +248,8 @@ def digest(parts: HostDeviceSplit, mode: Any, extra: str) -> str:
 
 
 def graph_text(gm: fx.GraphModule, *, by_place: bool = False) -> Iterator[str]:
-    """A graph in lines: the same for the same graph, in every process. By their places, nodes may have any
-    names.
+    """Yield a graph as lines that are the same in every process. With `by_place`, names of nodes do not
+    matter.
     """
     names = {node: ("node", place) if by_place else node.name for place, node in enumerate(gm.graph.nodes)}
     for node in gm.graph.nodes:
@@ -259,7 +268,7 @@ def graph_text(gm: fx.GraphModule, *, by_place: bool = False) -> Iterator[str]:
 
 def _target(node: fx.Node) -> str:
     if isinstance(node.target, HigherOrderOperator) and "triton" in node.target.name():
-        # Its kernel lives in a table of this process, so the graph's text does not say what it does.
+        # The kernel is in a table of this process, so the graph's text does not identify it.
         return os.urandom(16).hex()
     if isinstance(node.target, (str, OpOverload, HigherOrderOperator)):
         return str(node.target)

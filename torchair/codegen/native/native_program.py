@@ -1,9 +1,10 @@
-"""FX -> AOTInductor: a shared library whose parameters are bound once; a call passes only what can change.
+"""Compile FX graphs with AOTInductor: a shared library whose parameters are bound once. A call passes only
+values that can change.
 
-Addresses may change (`p.data = other`). A container's bindings never do: each set of addresses has a
-container of its own, so calls in several threads need no lock. Bindings borrow memory, they do not own it:
-what was replaced can be freed. (torch never frees the handle of a user-managed constant, so an owning one
-would keep replaced weights forever.)
+Addresses may change (`p.data = other`). The bindings of a container never do: each set of addresses has its
+own container, so calls in several threads need no lock. Bindings borrow memory and do not own it: replaced
+tensors can be freed. (torch never frees the handle of a user-managed constant, so an owning binding would
+keep replaced weights forever.)
 """
 
 from __future__ import annotations
@@ -33,18 +34,23 @@ from torchair.core.torch_private.device.memory import borrow_tensor
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.fxgraph.fake_values import device_of
 
-# Containers kept for one program: modules that share a graph take turns without binding anew.
+# Maximum number of containers of one program: modules that share a graph alternate without new bindings.
 KEPT_BINDINGS = 4
-# Calls that can run at the same time in one container.
+# Number of concurrent calls in one container.
 INSTANCES = min(os.cpu_count() or 1, 8)
 
 Run = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 
 def build(gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions) -> Native:
-    """Compile to a library, or load the one compiled before; `NotPossible` says why where there is no way."""
+    """Compile a library, or load the cached one.
+
+    Raises:
+        NotPossible: if AOTInductor does not support the graph, or only cached ones are requested and there is
+            none.
+    """
     if how.kept_only and not library.has_any():
-        raise NotPossible("no library is on disk", next="ask for codegen native by name")
+        raise NotPossible("the cache has no native library", next='set codegen="native" to compile one')
     gm = graph_prep.prepare(gm, inputs, decomposed=how.decomposed)
     mode = graph_prep.fake_mode_of(gm, inputs)
     with fake_tracing(mode):
@@ -57,7 +63,9 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions) -> Nat
 
 @dataclass(frozen=True)
 class ArgumentBinding:
-    """Who gets which input of a graph and gives which output, as in `Split`, without the graphs."""
+    """How the inputs and outputs of a graph are distributed, as in `HostDeviceSplit`, but without the
+    graphs.
+    """
 
     device: torch.device
     bound: list[int]
@@ -69,13 +77,13 @@ class ArgumentBinding:
 
     @staticmethod
     def of(parts: HostDeviceSplit) -> ArgumentBinding:
-        """That of a graph which was cut."""
+        """Return the bindings of a split graph."""
         device = device_of(parts.library)
         names = [field.name for field in fields(ArgumentBinding) if field.name != "device"]
         return ArgumentBinding(device, **{name: getattr(parts, name) for name in names})
 
     def text(self) -> str | None:
-        """Python that makes it; None where a constant has no text."""
+        """Return a Python expression for it, or None if a constant cannot be written as text."""
         constants = {name: eager.literal(value) for name, value in self.constants.items()}
         if None in constants.values():
             return None
@@ -86,7 +94,7 @@ class ArgumentBinding:
 
 @dataclass(frozen=True)
 class NativeCode:
-    """A library, how its inputs are bound, and the part that Python runs."""
+    """A library, its argument bindings, and the part that runs in Python."""
 
     wiring: ArgumentBinding
     library: library.Library
@@ -96,21 +104,24 @@ class NativeCode:
 
     @property
     def source(self) -> str:
-        """C++."""
+        """The C++ source."""
         return self.library.source
 
     def __getstate__(self) -> dict[str, Any]:
         if self.wiring.device.type != "cpu":
-            raise NotPossible(f"a library for {self.wiring.device.type} has parts in other files")
+            raise NotPossible(
+                f"a native library for {self.wiring.device.type} cannot be serialized: it has more files"
+            )
         return dict(self.__dict__)
 
     def load(self) -> Native:
-        """Ready to run."""
+        """Load the program."""
         return Native(self, None if self.host is None else self.host.load())
 
     def standalone(self) -> str | None:
-        """The program as a module of its own, with the library in it: for machines like this one. None where
-        it has parts in other files, or a constant or a part in Python has no text.
+        """Return the program as a standalone module that contains the library, for machines like this one.
+        Return None if it has parts in other files, or if a constant or the Python part cannot be written as
+        text.
         """
         wiring = self.wiring.text()
         host = "program = None" if self.host is None else self.host.standalone()
@@ -128,23 +139,23 @@ class NativeCode:
 
 
 def restore(content: str, wiring: ArgumentBinding, host: Call | None) -> Native:
-    """A program from the text of its library (`NativeCode.standalone`)."""
+    """Return a program from the text of its library (`NativeCode.standalone`)."""
     return Native(NativeCode(wiring, library.keep(base64.b64decode(content)), None, frozen=False), host)
 
 
 class Bound(NamedTuple):
-    """The container that serves, and what it is for."""
+    """The current container and the arguments it is bound to."""
 
     addresses: tuple[int, ...]
     run: Run
     tensors: Sequence[torch.Tensor]
-    """Frozen: the inputs that it was bound to,"""
+    """Frozen: the inputs it was bound to."""
     kept: list[torch.Tensor]
-    """and their memory."""
+    """Frozen: tensors that keep their memory alive."""
 
 
 class Native:
-    """A Program over one library."""
+    """A program over one library."""
 
     kind = "native"
 
@@ -173,7 +184,7 @@ class Native:
     def __call__(self, args: list[Any]) -> list[Any]:
         now = self._current
         bound = self._pick_bound(args)
-        # Frozen: while they are the same tensors, nobody looks where they lie. Another module has others.
+        # Frozen inputs: the same tensor objects have the same addresses. Another module passes other objects.
         if now is None or not (self._frozen and all(map(is_, bound, now.tensors))):
             addresses = tuple(map(torch.Tensor.data_ptr, bound))
             if now is None or self._frozen or addresses != now.addresses:
@@ -187,7 +198,7 @@ class Native:
         return self._merge(now.run(passed), args)
 
     def _merge(self, results: list[torch.Tensor], args: list[Any]) -> list[Any]:
-        """The library's results and the host's, in the order of the graph's outputs."""
+        """Return the results of the library and of Python in the order of the graph's outputs."""
         ours = self._run_host(self._host, args) if self._host is not None else ()
         args.clear()
         return [results[index] if native else ours[index] for native, index in self._places]
@@ -198,13 +209,13 @@ class Native:
             return host(list(args))
 
     def _bind(self, addresses: tuple[int, ...], tensors: Sequence[torch.Tensor]) -> Bound:
-        """The container for these addresses, from now on; made when there is none."""
+        """Make the container for these addresses the current one; load it if there is none."""
         with self._lock:
             run = self._bindings.pop(addresses, None) or self._load(tensors)
             self._bindings[addresses] = run
             while len(self._bindings) > KEPT_BINDINGS:
                 del self._bindings[next(iter(self._bindings))]
-            # Where nobody compares addresses, nobody else would notice that the memory is gone.
+            # If addresses are not compared, freed memory would not be noticed, so keep it alive.
             kept = [tensor.detach() for tensor in tensors] if self._frozen else []
             self._current = now = Bound(addresses, run, tensors if self._frozen else (), kept)
             return now
@@ -219,19 +230,19 @@ class Native:
         return runner.run
 
     def _check(self, runner: Any) -> None:
-        """Every constant of the library must be one that we can bind."""
+        """Raise unless all constants of the library are known here and can be bound."""
         known = {*self._names, *self._constants}
         unknown = sorted(set(runner.get_constant_names_to_original_fqns().values()) - known)
         if unknown:
             raise NotPossible(
-                "AOTInductor put constants of its own into the library",
+                "AOTInductor added constants to the library that cannot be bound",
                 got=", ".join(unknown),
                 next="use codegen inductor for this graph",
             )
 
 
 def _picker(indices: Sequence[int]) -> Callable[[Sequence[Any]], list[Any]]:
-    """`args -> [args[i] for i in indices]`, in C."""
+    """Return `args -> [args[i] for i in indices]`, in C."""
     if len(indices) < 2:
         return lambda args: [args[index] for index in indices]
     pick = itemgetter(*indices)

@@ -1,11 +1,15 @@
-"""Cuts a graph into what a native library computes and what stays in Python.
+"""Split a graph into a part for a native library and a part that stays in Python.
 
 * *bound* inputs (static ones) and tensor constants become constants of the library, bound by address: nothing
-  is copied, and a write to one of them is a write to the caller's tensor.
-* *passed* inputs are the other tensors. Sizes are read from them, so symbols are not passed; a symbol that is
-  no passed tensor's size travels as the length of a carrier, a tensor of one byte expanded to that length.
-* *host* outputs, that is numbers, views of inputs and inputs themselves, are made in Python: a library
-  returns tensors only, and would copy a view of a constant.
+  is
+  copied, and a write to one of them is a write to the caller's tensor.
+* *passed* inputs are the other tensors. Sizes are read from them, so symbols are not passed. A symbol that is
+  not
+  the size of a passed tensor is passed as the length of a carrier, a tensor of one byte expanded to that
+      length.
+* *host* outputs (numbers, views of inputs and inputs themselves) are computed in Python: a library returns
+  only
+  tensors, and would copy a view of a constant.
 """
 
 from __future__ import annotations
@@ -32,26 +36,32 @@ NUMBERS = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat)
 
 @dataclass
 class HostDeviceSplit:
-    """A graph for the library, a graph for Python, and who gets which input and gives which output."""
+    """A graph for the library, a graph for Python, and how inputs and outputs are distributed."""
 
     library: fx.GraphModule
     examples: list[torch.Tensor]
-    """The fake inputs of the library."""
+    """Fake inputs of the library."""
     host: fx.GraphModule | None = None
     bound: list[int] = field(default_factory=list)
-    """Inputs bound by address, and their names in the library:"""
+    """Indices of inputs bound by address; their names in the library follow."""
     bound_names: list[str] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     """Tensors of the graph itself, by their names in the library."""
     passed: list[int] = field(default_factory=list)
     carriers: list[int] = field(default_factory=list)
-    """Inputs that are numbers, passed as lengths after the passed tensors."""
+    """Indices of inputs that are numbers, passed as lengths after the passed tensors."""
     places: list[tuple[bool, int]] = field(default_factory=list)
-    """For each output: does the library give it, and at which place of its results (else of the host's)."""
+    """For each output: whether the library computes it, and its index in the library's or Python's
+    results.
+    """
 
 
 def split(gm: fx.GraphModule, static: Sequence[int]) -> HostDeviceSplit:
-    """Cut `gm`, which is ours to change."""
+    """Split `gm`, which is changed.
+
+    Raises:
+        NotPossible: if a library cannot compute its part.
+    """
     parts = HostDeviceSplit(gm, [])
     outputs = list(returned(gm))
     _place_outputs(parts, outputs)
@@ -60,7 +70,7 @@ def split(gm: fx.GraphModule, static: Sequence[int]) -> HostDeviceSplit:
     output(gm).args = (tuple(native),)
     gm.graph.eliminate_dead_code(is_impure_node=graph_prep.has_effect)
     if not native and not any(written_by(node) for node in gm.graph.nodes):
-        raise NotPossible("the graph computes no tensor, so there is nothing to compile")
+        raise NotPossible("the graph has no tensor results, so there is nothing to compile")
     _name_constants(parts)
     _assign_inputs(parts, set(static))
     gm.recompile()
@@ -79,12 +89,14 @@ def _place_outputs(parts: HostDeviceSplit, outputs: Sequence[Any]) -> None:
 
 
 def is_host(value: Any) -> bool:
-    """A number, an input, or a view of an input: Python makes it from the arguments alone."""
+    """Return whether the value is a number, an input, or a view of an input. Python computes it from the
+    arguments alone.
+    """
     return is_number(value) or _from_arguments(value)
 
 
 def is_number(value: Any) -> bool:
-    """Not a tensor: a constant of the graph, or a node that gives a number."""
+    """Return whether the value is not a tensor: a constant of the graph, or a node with a number."""
     return not isinstance(value, fx.Node) or isinstance(value.meta.get("val"), NUMBERS)
 
 
@@ -113,7 +125,7 @@ def _host_graph(gm: fx.GraphModule, values: Sequence[Any]) -> fx.GraphModule | N
 def _host_value(
     host: fx.Graph, nodes: dict[fx.Node, fx.Node], symbols: dict[Any, fx.Node], value: Any
 ) -> Any:
-    """The host's node for one output; a number made on the way is computed again from the symbols."""
+    """Return Python's node for one output; an intermediate number is computed again from the symbols."""
     if not isinstance(value, fx.Node):
         return value
     if value in nodes:
@@ -124,13 +136,13 @@ def _host_value(
         return expression_nodes(host, symbols, value.meta["val"])
     except KeyError as error:
         raise NotPossible(
-            f"output {value.name} is a number that depends on data, and a library returns tensors only",
+            f"output {value.name} is a number that depends on data, but libraries return only tensors",
             next="use codegen inductor for this graph",
         ) from error
 
 
 def _find_symbols(host: fx.Graph, symbols: dict[Any, fx.Node]) -> None:
-    """A node for each symbol: an input of its own, or the size of an input."""
+    """Map each symbol to a node: its own input, or the size of an input."""
     for node in host.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt):
@@ -142,7 +154,7 @@ def _find_symbols(host: fx.Graph, symbols: dict[Any, fx.Node]) -> None:
 
 
 def _name_constants(parts: HostDeviceSplit) -> None:
-    """Tensors of the graph: single numbers become literals, the others get names that a library can have."""
+    """Replace single numbers among the tensors of the graph by literals, and give the others valid names."""
     gm = parts.library
     names: dict[str, str] = {}
     for node in list(gm.graph.find_nodes(op="get_attr")):
@@ -169,7 +181,7 @@ def _replace_by_literal(node: fx.Node, value: torch.Tensor) -> None:
 
 
 def _assign_inputs(parts: HostDeviceSplit, static: set[int]) -> None:
-    """Who gets each input: bound, passed, read from a size, or nobody."""
+    """Bind each input, pass it, replace it by a size, or drop it."""
     nodes = placeholders(parts.library)
     start = next(node for node in parts.library.graph.nodes if node.op != "placeholder")
     numbers: list[tuple[int, fx.Node]] = []
@@ -191,7 +203,7 @@ def _assign_inputs(parts: HostDeviceSplit, static: set[int]) -> None:
 
 
 def _bind(parts: HostDeviceSplit, index: int, node: fx.Node, start: fx.Node) -> None:
-    """An input of constant address is a constant of the library, under a name of ours."""
+    """Turn an input with a constant address into a constant of the library."""
     if node.users:
         name = f"bound_{index}"
         parts.bound.append(index)
@@ -205,7 +217,7 @@ def _bind(parts: HostDeviceSplit, index: int, node: fx.Node, start: fx.Node) -> 
 
 
 def _stand_in(value: torch.Tensor) -> torch.Tensor:
-    """Memory of the right shape that nobody reads: Inductor tells constants apart by address."""
+    """Return memory of the right shape that is never read: Inductor distinguishes constants by address."""
     with disable_modes():
         return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
 
@@ -213,14 +225,16 @@ def _stand_in(value: torch.Tensor) -> torch.Tensor:
 def _replace_number(
     parts: HostDeviceSplit, index: int, node: fx.Node, tensors: Sequence[fx.Node], start: fx.Node
 ) -> None:
-    """A number is a literal, the size of a passed tensor, or the length of a carrier."""
+    """Replace a number by a literal, the size of a passed tensor, or the length of a carrier."""
     value = node.meta.get("val")
     if isinstance(value, (bool, int, float)):
         for user in list(node.users):
             user.args, user.kwargs = fx.map_arg((user.args, user.kwargs), lambda n: value if n is node else n)
         return
     if not isinstance(value, torch.SymInt):
-        raise NotPossible(f"input {node.name} is a {type(value).__name__}, and a library takes tensors only")
+        raise NotPossible(
+            f"input {node.name} is a {type(value).__name__}, but a native library accepts only tensors"
+        )
     source = _size_source(value, tensors) or (_carrier(parts, index, node), 0)
     with node.graph.inserting_before(start):
         size = node.graph.call_function(aten.sym_size.int, source)
@@ -240,8 +254,8 @@ def _carrier(parts: HostDeviceSplit, index: int, node: fx.Node) -> fx.Node:
     value = node.meta["val"]
     if lower_bound(value) < 0:
         raise NotPossible(
-            f"input {node.name} is a number that may be negative and is no tensor's size",
-            next="pass it as a tensor, or use codegen inductor",
+            f"input {node.name} is a number that may be negative and is not the size of a tensor",
+            next="pass it as a tensor, or use codegen inductor for this graph",
         )
     last = placeholders(parts.library)[-1]
     with node.graph.inserting_after(last):

@@ -1,4 +1,4 @@
-"""What code depends on beside what it was made of: the package, torch, the machine."""
+"""Digests of the environment that compiled code depends on: the package, torch, the machine."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LOADED = time.time()
 
 @cache
 def sources() -> str:
-    """The digest of this package's own files: converters, kernels, passes and all that compiles. What runs in
-    this process are not the files that were changed since it began: it then has a digest of its own.
+    """Return the digest of this package's source files. If a file changed after this process started, the
+    digest is unique to the process, because the process does not run the changed file.
     """
     digest = hashlib.sha256()
     files = sorted(path for path in _PACKAGE.rglob("*") if path.suffix in _SOURCES)
@@ -36,18 +36,20 @@ def sources() -> str:
 
 
 def torch_facts() -> str:
-    """The build of torch."""
+    """Return the build of torch."""
     return f"{torch.__version__} {torch.version.git_version}"
 
 
 def tensor_facts() -> str:
-    """What the methods of tensors do: anybody may put in others, and a graph of Dynamo's has their names."""
+    """Return the digest of the methods of tensors. Packages may replace them, and Dynamo's graphs call them
+    by name.
+    """
     return class_digest(torch.Tensor)
 
 
 @cache
 def processor() -> str:
-    """What native code may use: compilers are asked for all that this processor can do."""
+    """Return what native code may use: compilers generate code for all features of this processor."""
     known = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
     try:
         lines = _PROCESSORS.read_text().splitlines()
@@ -58,7 +60,7 @@ def processor() -> str:
 
 
 def device_facts(device: torch.device) -> str:
-    """What code for a device is made for."""
+    """Return what code for a device depends on."""
     if device.type != "cuda":
         return device.type
     row = torch.cuda.get_device_properties(device)

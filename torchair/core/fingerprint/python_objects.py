@@ -1,9 +1,9 @@
-"""Python objects that Dynamo knows by their addresses, told apart in another process: modules, classes,
-functions, and the code that was traced.
+"""Identify Python objects across processes: modules, classes, functions, and code that was traced. Dynamo
+identifies them by address.
 
-A function is its qualified name and the digest of its code as it is in memory: what a file says now may not
-be what was imported. Of nested functions the code is looked for among the constants of those around them. A
-class is its qualified name and the digest of all classes that it is made of.
+A function is identified by its qualified name and the digest of its code in memory, because its file may have
+changed after the import. Code of nested functions is found among the constants of the functions around them.
+A class is identified by its qualified name and the digest of all its bases.
 """
 
 from __future__ import annotations
@@ -36,16 +36,20 @@ BY_TEXT = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 KEYS = type({}.keys()) | type({}.values())
 OWN = ("torch", "torchair")
-"""Packages whose sources are known by version or digest as a whole."""
+"""Packages whose sources are identified as a whole, by version or digest."""
 PYTHONS = sys.stdlib_module_names - {"__main__"}
 FUNCTIONS = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
-"""As they stand in a class."""
+"""Function-like attributes of a class."""
 GLOBAL_READS = ("LOAD_GLOBAL", "LOAD_NAME")
 _DEEPEST = 8
 
 
 def identity(value: Any) -> tuple[str, ...]:
-    """What makes it the same in another process; `NotPossible` where nothing does."""
+    """Return what identifies a value in another process.
+
+    Raises:
+        NotPossible: if nothing identifies it.
+    """
     if isinstance(value, (*PLAIN, *BY_TEXT)):
         return (type(value).__name__, repr(value))
     if isinstance(value, enum.Enum):
@@ -66,18 +70,23 @@ def identity(value: Any) -> tuple[str, ...]:
         return ("built-in", str(getattr(value, "__module__", "")), value.__qualname__)
     if hasattr(value, "_schema") or hasattr(value, "_qualified_op_name"):
         return ("operator", str(value))
-    raise NotPossible(f"an object of {type(value).__module__}.{type(value).__qualname__} is no data")
+    raise NotPossible(
+        f"an object of class {type(value).__module__}.{type(value).__qualname__} cannot be serialized"
+    )
 
 
 def behaviour(value: Any) -> tuple[Any, ...]:
-    """What makes a function do the same in another process: its code, its defaults, and what it reads from
-    around it. `NotPossible` where that cannot be told.
+    """Return what determines the behavior of a function in another process: its code, its defaults, and the
+    values it reads from its globals and closure.
+
+    Raises:
+        NotPossible: if that cannot be determined.
     """
     return _behaviour(value, getattr(value, "__module__", None), frozenset())
 
 
 def _behaviour(value: Any, module: str | None, inside: frozenset[int]) -> tuple[Any, ...]:
-    """Functions of other modules than the first one's are known by their code."""
+    """Functions of other modules than the first one's are identified by their code only."""
     if not isinstance(value, types.FunctionType):
         return data(value)
     is_own = str(value.__module__).partition(".")[0] in OWN
@@ -94,8 +103,10 @@ def _behaviour(value: Any, module: str | None, inside: frozenset[int]) -> tuple[
 
 
 def data(value: Any) -> tuple[Any, ...]:
-    """What makes a value equal in another process: its type, and all that it contains. `NotPossible` where
-    that cannot be told.
+    """Return what makes a value equal in another process: its type and everything it contains.
+
+    Raises:
+        NotPossible: if that cannot be determined.
     """
     kind = type(value)
     if isinstance(value, dict):
@@ -112,9 +123,9 @@ def data(value: Any) -> tuple[Any, ...]:
         return identity(value)
     if isinstance(value, np.generic | np.dtype):
         return (_kind(kind), repr(value))
-    for base in (bool, int, float, complex, str, bytes):  # classes of the user's that are numbers or text
+    for base in (bool, int, float, complex, str, bytes):  # user-defined subclasses of numbers and text
         if isinstance(value, base) and kind is not base:
-            show: Any = base.__repr__  # not that of the class
+            show: Any = base.__repr__  # not the one of the subclass
             return (_kind(kind), show(value))
     return identity(value)
 
@@ -128,7 +139,7 @@ def _name(value: Any) -> tuple[str, str]:
 
 
 def code_digest(code: types.CodeType) -> str:
-    """Of what the code does, wherever it stands."""
+    """Return the digest of what the code does, independent of its position in the file."""
     digest = hashlib.sha256()
     for text in _texts(code):
         digest.update(text)
@@ -150,7 +161,7 @@ def _texts(code: types.CodeType) -> Iterator[bytes]:
 
 
 def _constant(value: Any) -> str:
-    """Sets have another order in each process."""
+    """Return the text of a constant. Sets are sorted, because their order differs between processes."""
     if isinstance(value, frozenset):
         return f"{{{', '.join(sorted(map(_constant, value)))}}}"
     if isinstance(value, tuple):
@@ -159,10 +170,10 @@ def _constant(value: Any) -> str:
 
 
 def class_digest(kind: type) -> str:
-    """Of the classes that it is made of, in their order: what their functions do, with what these read from
-    around them. Attributes are looked at where they are read, but for members of an enum, those of its own
-    class, and who is registered as one of it. Empty for ours and for Python's into which nobody has put
-    functions; in torch's, users put functions of theirs.
+    """Return the digest of a class and its bases, in their order: the behavior of their functions, including
+    the values these read from around them. Attributes are checked where they are read. Members of an enum,
+    attributes of the metaclass and registered subclasses are included. The digest is empty for unpatched
+    classes of torchair and Python. Classes of torch are included, because users patch them.
     """
     if all(map(_is_versioned, inspect.getmro(kind))):
         return ""
@@ -180,7 +191,9 @@ def class_digest(kind: type) -> str:
 
 
 _digests: weakref.WeakKeyDictionary[type, tuple[list[Any], str]] = weakref.WeakKeyDictionary()
-"""Of the functions of a class, which may be hundreds, with these: names, and references to functions."""
+"""Digests of the functions of a class (which may have hundreds), with the names and functions they were
+computed from.
+"""
 
 
 def _functions_digest(kind: type) -> str:
@@ -191,13 +204,13 @@ def _functions_digest(kind: type) -> str:
         functions.sort(key=itemgetter(0))
         rows = [" ".join((name, *_function_texts(each))) for name, each in functions]
         digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()
-        # Not the functions themselves: they keep the class.
+        # Weak references: the functions would keep the class alive.
         _digests[kind] = [part if isinstance(part, str) else weakref.ref(part) for part in now], digest
     return digest
 
 
 def _inner(value: Any) -> list[types.FunctionType]:
-    """The functions that something in a class consists of."""
+    """Return the functions that an attribute of a class consists of."""
     if isinstance(value, types.FunctionType):
         return [value]
     if not isinstance(value, FUNCTIONS):
@@ -207,7 +220,7 @@ def _inner(value: Any) -> list[types.FunctionType]:
 
 
 def _function_texts(value: Any, depth: int = 0) -> Iterator[str]:
-    """What a function of a class does, its defaults, and what is in its closure."""
+    """Yield the code of a function of a class, its defaults, and the contents of its closure."""
     if not isinstance(value, types.FunctionType):
         yield from (text for each in _inner(value) for text in _function_texts(each, depth))
         return
@@ -222,7 +235,9 @@ def _function_texts(value: Any, depth: int = 0) -> Iterator[str]:
 
 
 def _told(value: Any) -> str:
-    """As far as that can be told in another process; classes by their names, as they may be around it."""
+    """Return a text for a value as far as it is the same in another process. Classes are identified by name,
+    because they may contain the value.
+    """
     if isinstance(value, type):
         return _kind(value)
     if isinstance(value, dict):
@@ -238,15 +253,15 @@ def _told(value: Any) -> str:
 
 
 def _is_versioned(kind: type) -> bool:
-    """Return True for a class of ours, and for one of Python's that has its own functions only: a digest of
-    the package, or the version of Python, says what they do.
+    """Return True for a class of torchair, and for a class of Python that contains only its own functions.
+    The digest of the package, or the version of Python, identifies such a class.
     """
     top = _top(kind.__module__)
     return top == "torchair" or (top in PYTHONS and not _is_patched(kind))
 
 
 def _is_patched(kind: type) -> bool:
-    """Return True for a class of Python's with a function of another package."""
+    """Return True for a class of Python that contains a function of another package."""
     functions = (
         inner for each in vars(kind).values() if isinstance(each, FUNCTIONS) for inner in _inner(each)
     )
@@ -259,18 +274,20 @@ def _top(module: Any) -> str:
 
 @dataclass(frozen=True)
 class TracedSources:
-    """Code that was traced: where it is, and what it was."""
+    """Code that was traced: its location and its digest."""
 
     module: str
     name: str
     digest: str
     file: str = ""
-    """The file, where the code is found in no function of its module; the digest is that of its content."""
+    """The file, if no function of the module contains the code. The digest is then that of the file's
+    content.
+    """
     absent: tuple[str, ...] = ()
-    """Global names that the code reads and its module does not have: they are Python's own."""
+    """Global names that the code reads and its module does not have: they are built-ins of Python."""
 
     def why_other(self) -> str | None:
-        """None where this process has the same code there."""
+        """Return why this process has other code there, or None if it has the same."""
         title = f"{self.module}.{self.name}"
         names = vars(sys.modules[self.module]) if self.module in sys.modules else {}
         if hidden := [name for name in self.absent if name in names]:
@@ -280,11 +297,15 @@ class TracedSources:
         found = [code_digest(code) for code in _codes(self.module, self.name)]
         if self.digest in found:
             return None
-        return f"{title} has changed" if found else f"there is no {title}"
+        return f"{title} has changed" if found else f"{title} does not exist"
 
 
 def traced(codes: Sequence[types.CodeType]) -> tuple[TracedSources, ...]:
-    """Where these are; `NotPossible` where one of them could not be told from another."""
+    """Return the locations of these codes.
+
+    Raises:
+        NotPossible: if the source of one is not found.
+    """
     modules = {str(module.__file__): name for name, module in _modules() if getattr(module, "__file__", None)}
     places = {(modules.get(code.co_filename, ""), code): None for code in codes}
     rows = [
@@ -298,13 +319,13 @@ def traced(codes: Sequence[types.CodeType]) -> tuple[TracedSources, ...]:
 
 
 def _owners(codes: Sequence[types.CodeType]) -> dict[types.CodeType, tuple[str, str]]:
-    """Module and name of the methods with this code, which no file has: dataclasses and named tuples make
-    such.
+    """Map code that is in no file to module and name of its method. Dataclasses and named tuples generate
+    such methods.
     """
     wanted, names = set(codes), {code.co_name for code in codes} | {"__new__"}
     found = dict[types.CodeType, tuple[str, str]]()
     for kind in _classes(object, set()):
-        own = type.__dict__["__dict__"].__get__(kind)  # `vars(kind)` may be what a metaclass answers
+        own = type.__dict__["__dict__"].__get__(kind)  # a metaclass may override `vars(kind)`
         for name in names & own.keys():
             code = getattr(getattr(own[name], "__func__", own[name]), "__code__", None)
             if code in wanted:
@@ -321,12 +342,12 @@ def _classes(kind: type, seen: set[type]) -> Iterator[type]:
 
 
 def _modules() -> list[tuple[str, types.ModuleType]]:
-    # The script that is run has its own name last.
+    # The main script comes last, so that its own name wins.
     return sorted(sys.modules.items(), key=lambda item: item[0] == "__main__")
 
 
 def _is_of_python(module: str, code: types.CodeType) -> bool:
-    """Python's own modules are known by its version."""
+    """Return whether the version of Python identifies the code."""
     return module.partition(".")[0] in PYTHONS or code.co_filename.startswith("<frozen")
 
 
@@ -338,14 +359,14 @@ def _traced(module: str, name: str, code: types.CodeType) -> TracedSources:
     content = _file_digest(code.co_filename)
     if content is None or digest not in _digests_in(code.co_filename, content):
         raise NotPossible(
-            f"the source of {name} is not known: {code.co_filename} does not have it (any more)",
-            next="define it in a module, and start again after changes",
+            f"the source of {name} was not found: {code.co_filename} does not contain it or has changed",
+            next="define it in a module, and restart the process after changes",
         )
     return TracedSources(module, name, content, code.co_filename, absent)
 
 
 def _absent(module: str, code: types.CodeType) -> tuple[str, ...]:
-    """Return the global names that code reads and its module does not have."""
+    """Return the global names that the code reads and its module does not have."""
     if module not in sys.modules:
         return ()
     read = {each.argval for each in dis.get_instructions(code) if each.opname in GLOBAL_READS}
@@ -353,23 +374,23 @@ def _absent(module: str, code: types.CodeType) -> tuple[str, ...]:
 
 
 def qualified(code: types.CodeType) -> str:
-    """`Model.forward`; Python 3.10 knows the last part only."""
+    """Return the qualified name (`Model.forward`). Python 3.10 has only the last part."""
     return str(getattr(code, "co_qualname", code.co_name))
 
 
 def _codes(module: str, name: str) -> Iterator[types.CodeType]:
-    """The code of what the module has by that name, and of all functions inside it."""
+    """Yield the code of the object with this name in the module, and of all functions nested in it."""
     value: Any = sys.modules.get(module)
     outer = name.partition(".<locals>")[0]
     for part in outer.split("."):
-        # A class's own functions, not those that it would bind.
+        # The functions in the class's own namespace, unbound.
         value = vars(value).get(part) if hasattr(value, "__dict__") else None
     for code in codes_inside(value):
         yield from _nested(code)
 
 
 def codes_inside(value: Any, depth: int = 0) -> Iterator[types.CodeType]:
-    """The code of a function, of what it wraps, and of a property's."""
+    """Yield the code of a function, of the functions it wraps, and of the functions of a property."""
     if value is None or depth > _DEEPEST:
         return
     if isinstance(value, types.FunctionType):
@@ -410,7 +431,7 @@ def _file_digest(path: str) -> str | None:
 
 @functools.lru_cache(maxsize=64)
 def _digests_in(path: str, content: str) -> frozenset[str]:
-    """Of all code in a file with this content."""
+    """Return the digests of all code in a file with this content."""
     try:
         whole = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError):

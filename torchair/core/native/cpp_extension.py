@@ -1,4 +1,4 @@
-"""C++ extensions of ours: built once for each source, torch and compiler, kept on disk, loaded from there."""
+"""C++ extensions of torchair: built once per source, torch and compiler, cached on disk."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ BUILDER = Path(__file__).with_name("cpp_extension_build.py")
 BUILD_SECONDS = 600
 
 NO_PLUGINS = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-"""For the process that builds: torch would load the very plug-in that waits for the extension."""
+"""Variables of the build process. Otherwise torch would load the plug-in that waits for the extension."""
 
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Inside, no other process is. One that takes longer than a build may is not waited for, and where files
-    cannot be locked nobody is.
+    """Hold an exclusive lock. After the time limit of a build, or if files cannot be locked, continue without
+    it.
     """
     with path.open("w") as lock:
         end = time.monotonic() + BUILD_SECONDS
@@ -47,7 +47,7 @@ def alone(path: Path) -> Iterator[None]:
             yield
         finally:
             with contextlib.suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_UN)  # children of this process may have the file, too
+                fcntl.flock(lock, fcntl.LOCK_UN)  # forked children may have the file open
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class Extension:
     name: str
     source: Path
     headers: Sequence[Path] = ()
-    """Files beside the source that it includes."""
+    """Headers next to the source that it includes."""
 
     def library(self) -> Path:
-        """Where the library for these sources, this torch and this Python is kept."""
+        """Return the path of the cached library for these sources, this torch and this Python."""
         facts = f"{torch.__version__} {sys.implementation.cache_tag} {get_cpp_compiler()}"
         digest = hashlib.sha256(facts.encode())
         for path in (BUILDER, self.source, *self.headers):
@@ -68,7 +68,7 @@ class Extension:
         return cache_folder() / f"{self.name}_{digest.hexdigest()[:16]}.so"
 
     def build(self, path: Path) -> None:
-        """Compile; the library appears whole or not at all. Of several processes one does it."""
+        """Compile the library. It is written atomically, and only one of several processes compiles it."""
         with alone(path.with_suffix(".lock")):
             if not path.exists():
                 self._compile(path)
@@ -77,7 +77,7 @@ class Extension:
         compiler = get_cpp_compiler()
         scratch = Scratch(path.parent)
         with scratch as folder, (folder / "compiler.log").open("w+b") as log:
-            # setuptools reads the project files that it finds where it runs: there are none in this folder
+            # setuptools reads project files in its working directory; this folder has none
             command = [sys.executable, str(BUILDER), str(self.source), self.name, str(folder)]
             building = scratch.start(
                 command, os.environ | {"CC": compiler, "CXX": compiler, **NO_PLUGINS}, log
@@ -94,7 +94,7 @@ class Extension:
             os.replace(folder / f"{self.name}.so", path)
 
     def remove_damaged(self, path: Path) -> None:
-        """Where it still cannot be loaded: another process may have made it again meanwhile."""
+        """Remove the library if it still cannot be loaded: another process may have rebuilt it meanwhile."""
         with alone(path.with_suffix(".lock")):
             try:
                 self.load(path)
@@ -102,10 +102,10 @@ class Extension:
                 path.unlink(missing_ok=True)
 
     def load(self, path: Path) -> ModuleType:
-        """The module in this library."""
+        """Load the library and return its module."""
         loader = ExtensionFileLoader(self.name, str(path))
         spec = importlib.util.spec_from_loader(self.name, loader)
-        assert spec is not None, "a loader was given"
+        assert spec is not None, "spec_from_loader returns a spec for a loader"
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
         return module

@@ -1,5 +1,5 @@
-"""Build a C++ extension as torch does, in a separate process:
-`python cpp_extension_build.py SOURCE NAME FOLDER`.
+"""Build a C++ extension as torch does, in a separate process: `python cpp_extension_build.py SOURCE NAME
+FOLDER`.
 
 This module imports nothing from torchair, so starting it takes little more time than starting the compiler.
 """
@@ -14,8 +14,8 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 
 def cpp_runtime() -> list[str]:
-    """The C++ runtime that torch has loaded. Named, it is taken by compilers that would bring their own:
-    with two of them an exception that leaves our code ends the process.
+    """Return the C++ runtime that torch has loaded. If it is named, compilers link it instead of their own.
+    With two runtimes, an exception that leaves the extension would end the process.
     """
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []

@@ -1,8 +1,9 @@
-"""What every replay asks of hundreds of tensors, and whole replays: in C++ once that is built.
+"""Checks of hundreds of tensors before each replay, and complete fast replays: in C++ once the extension is
+built.
 
-The extension is built in the background when a runner first wants it (a quarter of a minute), kept on disk,
-and loaded at once from then on. Without a compiler, or with `TORCHAIR_EXTENSION=0`, Python does the same, but
-not as quickly.
+The extension is built in the background when a runner first needs it (a quarter of a minute) and cached on
+disk. Later processes load it immediately. Without a compiler, or with `TORCHAIR_EXTENSION=0`, Python code
+does the same, but slower.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torchair.core.torch_private.device.memory import neg_view, same_addresses, 
 
 EXTENSION = Extension("torchair_quick", Path(__file__).with_suffix(".cpp"))
 SWITCH = "TORCHAIR_EXTENSION"
-"""Environment variable: off, replays ask about their inputs in Python, and nothing is built."""
+"""Environment variable. If it is off, the extension is not built and replays check their inputs in Python."""
 
 _lock = threading.Lock()
 _asked = False
@@ -34,7 +35,7 @@ _extension: ModuleType | None = None
 
 
 class Addresses:
-    """Where some arguments of a call lie."""
+    """The addresses of some arguments of a call."""
 
     def __init__(self, indices: Sequence[int], args: Sequence[Any]) -> None:
         self._indices = list(indices)
@@ -46,17 +47,17 @@ class Addresses:
         self.pairs = pairs.tobytes()
 
     def read(self, args: Sequence[Any]) -> list[int]:
-        """Where they are in this call."""
+        """Return their addresses in this call."""
         return [args[index].data_ptr() for index in self._indices]
 
     def match(self, args: list[Any]) -> bool:
-        """Is each where it was?"""
+        """Return whether all addresses are unchanged."""
         if _extension is not None:
             return _extension.same_addresses(args, self.pairs)
         return same_addresses(args, self._known, self._indices)
 
     def moved(self, args: Sequence[Any]) -> list[int]:
-        """Indices of those that are somewhere else now."""
+        """Return the indices of arguments whose address has changed."""
         return [index for index in self._indices if args[index].data_ptr() != self._known[index]]
 
 
@@ -68,7 +69,7 @@ class Written:
         self.packed = array("Q", indices).tobytes()
 
     def raise_versions(self, args: Sequence[Any]) -> None:
-        """They were written once more."""
+        """Bump the versions of the arguments."""
         if _extension is not None:
             _extension.raise_versions(args, self.packed)
         else:
@@ -76,18 +77,19 @@ class Written:
 
 
 def _counted(kept: list[Any]) -> list[int]:
-    """References to each of these objects, while they are counted."""
+    """Return the reference count of each object, including the references of the counting itself."""
     return [sys.getrefcount(kept[at]) for at in range(len(kept))]
 
 
 LOOKING = _counted([object()])[0] - 1
-"""Those that counting makes."""
+"""References that the counting itself adds."""
 
 
 class AtRest:
-    """The memory of outputs when nobody outside holds any of them: when this is made. Whoever holds a tensor,
-    a view, an array on a storage is a use of it; whoever holds the storage itself, a reference to its Python
-    object, which is one for everybody. Nobody else keeps that object: so it is a list that is passed on.
+    """Detects whether the caller holds memory of outputs. At construction nothing may be held. Every tensor,
+    view or array on a storage is a use of the storage. A caller that holds the storage itself adds a
+    reference to its Python object, which is unique. No other code holds that object, so a list of storages is
+    passed on.
     """
 
     def __init__(self, storages: list[torch.UntypedStorage]) -> None:
@@ -100,7 +102,7 @@ class AtRest:
         self.numbers = numbers.tobytes()
 
     def is_free(self) -> bool:
-        """Does nobody hold any of it? Nor has one been resized, which is elsewhere since."""
+        """Return whether no output is held. A resized storage counts as free: its memory is elsewhere."""
         now = self._now()
         return now == self._at_rest or all(
             uses <= then[0] and references <= then[1] and address == then[2]
@@ -115,21 +117,23 @@ class AtRest:
 
 
 def hand_out(outputs: Sequence[tuple[int, torch.Tensor]], rest: AtRest) -> list[torch.Tensor]:
-    """Fresh tensors like these, each in the place that it has in its own storage, on one of those at rest."""
+    """Return new tensors like these, at the same offsets, on the corresponding storages."""
     if _extension is not None:
         return _extension.hand_out(outputs, rest.storages)
     return [view_on(like, rest.storages[at], int(like.storage_offset())) for at, like in outputs]
 
 
 def clones(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """A copy of each. The extension keeps the interpreter's lock, which is short for a copy: whoever copies
-    on a device has others wait for their turn, and must not wait for theirs with the interpreter.
+    """Return copies. The extension holds the GIL, which is short for one copy. Threads that copy on a device
+    make others wait for the launch lock, and must not wait for the GIL themselves.
     """
     return [tensor.clone() for tensor in tensors] if _extension is None else _extension.clones(tensors)
 
 
 def view_on(like: torch.Tensor, storage: torch.UntypedStorage, offset: int) -> torch.Tensor:
-    """A tensor like another at a place in a storage, conjugated or negated on reading if that one is."""
+    """Return a tensor like another one at an offset of a storage, with the same conjugate and negative
+    bits.
+    """
     view = torch.empty(0, dtype=like.dtype, device=storage.device)
     view = view.set_(storage, offset, like.size(), like.stride())
     view = view.conj() if like.is_conj() else view
@@ -137,36 +141,34 @@ def view_on(like: torch.Tensor, storage: torch.UntypedStorage, offset: int) -> t
 
 
 class Repeat(Protocol):
-    """Serves a call that is like the one before with the same key, arguments and packed indices of those it
-    writes; None, and nothing done, where it is not.
+    """Serves a call that repeats the previous one, given the arguments and the packed indices of those it
+    writes. Returns None without side effects for other calls.
     """
 
     def __call__(self, args: tuple[Any, ...], written: bytes) -> list[Any] | None: ...
 
     def end(self) -> None:
-        """The recording is gone: serve no more."""
+        """Stop serving: the recording is dropped."""
         ...
 
 
 class Head(Protocol):
-    """Copies that the graph itself makes: `set(graph, node, target, source, bytes, kind)` gives one of them
-    another source.
-    """
+    """Copies inside the graph. `set(graph, node, target, source, bytes, kind)` changes the source of one."""
 
-    setter: int  # its address
+    setter: int  # address of the function `set`
     graph: int
     nodes: list[int]
     kind: int
-    sources: array[int]  # where each copies from now
-    forget_error: int  # address of a call to make after one that failed, or 0
+    sources: array[int]  # current source address of each copy
+    forget_error: int  # address of the function that clears an error, or 0
 
     def may_point(self, sources: Sequence[torch.Tensor]) -> bool:
-        """Copy from these from now on, if that takes no more than saying so."""
+        """Set the sources of the copies if only addresses change; return whether that was possible."""
         ...
 
 
 class Turns(Protocol):
-    """Who may launch: the holder of the lock, on the stream of the launch before."""
+    """The launch order: the holder of the lock launches, on the stream of the previous launch."""
 
     lock: threading.RLock
     handle_of: Callable[[int], int]  # of the current stream of a device
@@ -175,43 +177,43 @@ class Turns(Protocol):
 
 
 class DirectLaunch(NamedTuple):
-    """The runtime's own call, `status = launch(graph, stream)`, which keeps the interpreter's lock."""
+    """The launch function of the runtime, `status = launch(graph, stream)`. It is called with the GIL
+    held.
+    """
 
     address: int
     graph: int
     device: torch.device
-    """Must be the current one."""
+    """Must be the current device."""
     forget_error: int
     """See `Head`."""
 
 
 @dataclass(frozen=True)
 class FastReplaySpec:
-    """A recording that may serve the next call with its key: what must not have changed since the last, and
-    all it takes to serve.
-    """
+    """Everything that a recording needs to serve the next call with its key, and the conditions for it."""
 
     addresses: Addresses
-    inputs: list[tuple[int, torch.Tensor]]  # index of each that is copied, and where to
-    borrowed: list[tuple[int, torch.Tensor]]  # of each that is read where it was, and what it was like
-    rest: AtRest  # a call that finds an output held is not served
-    outputs: list[tuple[int, torch.Tensor]]  # see `hand_out`; none where `give` makes them
+    inputs: list[tuple[int, torch.Tensor]]  # index and buffer of each copied input
+    borrowed: list[tuple[int, torch.Tensor]]  # index and template of each input that is read in place
+    rest: AtRest  # no call is served while an output is held
+    outputs: list[tuple[int, torch.Tensor]]  # see `hand_out`; empty if `give` creates them
     give: Callable[[tuple[Any, ...]], list[Any]] | None
-    refusals: tuple[Callable[[], bool], ...]  # all must say no
+    refusals: tuple[Callable[[], bool], ...]  # all must return False
     turns: Turns
     launch: Callable[[], Any]
-    direct: DirectLaunch | None  # the same more quickly, for graphs that draw no random numbers
-    head: Head | None  # copies the first of `inputs`, one for each of its nodes
-    count: array[int]  # one number: of the launches
+    direct: DirectLaunch | None  # faster launch for graphs without random numbers
+    head: Head | None  # copies the first `inputs`, one for each node
+    count: array[int]  # one element: the number of launches
 
 
 def repeat(spec: FastReplaySpec) -> Repeat:
-    """The quick way: in C++ where the extension is there."""
+    """Return the fast path of a recording, in C++ if the extension is loaded."""
     return PythonRepeat(spec) if _extension is None else _extension.repeat(spec)
 
 
 class PythonRepeat:
-    """What a call must be like to be served, and serving it: `Spec::serve` of the extension is the same."""
+    """The fast path in Python. `Spec::serve` of the extension does the same."""
 
     def __init__(self, spec: FastReplaySpec) -> None:
         self._spec = spec
@@ -219,13 +221,13 @@ class PythonRepeat:
         self._is_over = False
 
     def end(self) -> None:
-        """The recording is gone: serve no more."""
+        """Stop serving: the recording is dropped."""
         self._is_over = True
 
     def __call__(self, args: tuple[Any, ...], written: bytes) -> list[Any] | None:
         turns = self._spec.turns
         if _extension is not None or torch.is_inference_mode_enabled() != self._inference:
-            return None  # where the extension has come, who has the recording makes a better one
+            return None  # the runner replaces it once the extension is loaded
         if any(refuses() for refuses in self._spec.refusals):
             return None
         with turns.lock:
@@ -262,25 +264,25 @@ def _has_shape(args: tuple[Any, ...], index: int, like: torch.Tensor) -> bool:
 
 
 def raise_versions(args: Sequence[Any], indices: Sequence[int]) -> None:
-    """Autograd is to know that these were written; tensors of inference mode have no version."""
+    """Bump the versions of these arguments for autograd. Inference tensors have no version."""
     tensors = [args[index] for index in indices]
     torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
 def is_loaded() -> bool:
-    """Is the extension in use?"""
+    """Return whether the extension is in use."""
     return _extension is not None
 
 
 def load_async() -> None:
-    """Use the extension as soon as it is there: now if it was built before, else built in the background."""
+    """Load the extension if it was built before, else build it in the background."""
     global _asked
     with _lock:
         if _asked:
             return
         _asked = True
     if not is_on(SWITCH):
-        logger.info("%s switches the extension off: replays ask about their inputs in Python", SWITCH)
+        logger.info("%s=0 disables the C++ extension: replays check their inputs in Python", SWITCH)
         return
     try:
         path = library()
@@ -292,7 +294,7 @@ def load_async() -> None:
             load(path)
             return
     except ImportError:
-        logger.warning("%s is damaged and is made again", path)
+        logger.warning("the C++ extension %s is damaged and is built again", path)
     threading.Thread(target=_build_and_load, args=(path,), name="torchair quick", daemon=True).start()
 
 
@@ -307,23 +309,23 @@ def _build_and_load(path: Path) -> None:
 
 
 def _stay_with_python(error: Exception) -> None:
-    what = f"replays ask about their inputs in Python, which takes the host longer: {error}"
-    Diagnostics().add(what, next=f"install a C++ compiler, or set {SWITCH}=0 if this is wanted")
+    what = f"cannot build the C++ extension: replays check their inputs in Python, which is slower: {error}"
+    Diagnostics().add(what, next=f"install a C++ compiler, or set {SWITCH}=0 to silence this warning")
 
 
 def load(path: Path) -> None:
-    """Take this library into use."""
+    """Load this library and use it from now on."""
     global _extension
     _extension = EXTENSION.load(path)
 
 
 def library() -> Path:
-    """Where the library for this source, torch and Python is kept."""
+    """Return the path of the cached library for this source, torch and Python."""
     return EXTENSION.library()
 
 
 def built() -> Path:
-    """The library, made now if it is not there yet."""
+    """Return the library; build it if necessary."""
     path = library()
     if not path.exists():
         build(path)
@@ -331,5 +333,5 @@ def built() -> Path:
 
 
 def build(path: Path) -> None:
-    """Compile; the library appears whole or not at all."""
+    """Compile the library, which is written atomically."""
     EXTENSION.build(path)

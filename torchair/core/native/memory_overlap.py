@@ -1,4 +1,4 @@
-"""Which elements of a storage tensors have: do they share some, do they leave some out?"""
+"""Which elements of a storage tensors use: whether they overlap, and whether they leave gaps."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from torchair.core.torch_private.compilers.inductor import reinplace_module, rem
 from torchair.core.torch_private.fake.fake_tensors import statically_known_true
 
 CAREFUL = "careful writes 2"
-"""Part of the keys of caches: what was made of the same graph without is something else."""
+"""Part of the cache keys: graphs compiled without these writes differ."""
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Do the elements fill one piece of memory, each of them once, so that `clone` keeps the strides?"""
+    """Return whether the elements fill one block of memory without overlap, so that `clone` keeps the
+    strides.
+    """
     return torch.ops.aten.is_non_overlapping_and_dense(tensor)
 
 
 @contextlib.contextmanager
 def overlap_safe_writes() -> Iterator[None]:
-    """Inside, Inductor writes in place only where nobody reads the old value, and reads the new one behind
-    the write. Its own test takes some rows of one matrix for apart from the matrix (2.13).
+    """Make Inductor write in place only if no later op reads the old value, and read the new value after the
+    write. Inductor's own test treats some rows of a matrix as separate from the matrix (torch 2.13).
     """
     tag = f"{torch.compiler.config.cache_key_tag} {CAREFUL}"
     with (
@@ -36,7 +38,7 @@ def overlap_safe_writes() -> Iterator[None]:
 
 
 def _overlapping(tensors: Sequence[torch.Tensor], symbolic: bool = True) -> set[int]:
-    """Which of these tensors on one storage may share elements with another of them."""
+    """Return which of these tensors on one storage may share elements with another of them."""
     spans = [_span(tensor) for tensor in tensors]
     return {
         place
@@ -48,7 +50,7 @@ def _overlapping(tensors: Sequence[torch.Tensor], symbolic: bool = True) -> set[
 
 
 def _span(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """Where its first element is in its storage, and the end of its last."""
+    """Return the offset of the first element in the storage, and the end of the last one."""
     first = tensor.storage_offset()
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return first, first + 1 + sum((n - 1) * step for n, step in pairs)

@@ -1,1 +1,1 @@
-"""Start worker processes in scratch directories, and end both together."""
+"""Start worker processes in scratch directories, and clean up both together."""

@@ -1,5 +1,5 @@
-"""Has a child for each order, and ends with it whatever the child has started. What the child does is in
-`worker_main.py`. Only the standard library is needed here.
+"""Forks a child for each compile request, and ends everything that the child has started. The code of the
+child is in `worker_main.py`. Only the standard library is needed here.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from torchair.core.processes.supervisor import GLANCE_SECONDS, adopt_orphans, be
 
 
 class Server:
-    """Has a child for each order. What a child has started ends with it."""
+    """Forks a child for each compile request. Processes that a child has started end with it."""
 
     def __init__(self, orders: socket.socket, parent: int, idle_seconds: float) -> None:
         self._orders, self._parent, self._pid = orders, parent, os.getpid()
         self._idle_seconds = idle_seconds
         self._children: dict[int, socket.socket] = {}
-        """To each, who is told how it ends."""
+        """Maps each child to the socket to its client, which receives the exit status."""
         self._residents = {process.pid for process in below(self._pid)}
-        """Processes that were here before the first order."""
+        """Processes that existed before the first request."""
         self._idle_since = time.monotonic()
 
     def serve(self) -> Path | None:
-        """In a child: where its order lies. Else nothing, when there is nothing more to do."""
+        """Return the path of the request in a child; None in the server when there is no more work."""
         while True:
             ready = self._ready()
             if self._orders.fileno() in ready:
@@ -45,11 +45,11 @@ class Server:
                 return None
             for child, told in list(self._children.items()):
                 ended, status = os.waitpid(child, os.WNOHANG)
-                if ended or told.fileno() in ready:  # nobody waits for it any more
+                if ended or told.fileno() in ready:  # the client has disconnected
                     self._end(child, os.waitstatus_to_exitcode(status) if ended else -signal.SIGKILL)
 
     def _ready(self) -> set[int]:
-        """Where something can be read. However many files are open."""
+        """Return the file descriptors that can be read. `poll` has no limit on their number."""
         poll = select.poll()
         for each in (self._orders, *self._children.values()):
             poll.register(each, select.POLLIN)
@@ -59,13 +59,13 @@ class Server:
         return not self._children and time.monotonic() > self._idle_since + self._idle_seconds
 
     def _begin(self, log: int, told: socket.socket) -> bool:
-        """Have a child for an order; true in the child."""
+        """Fork a child for a request. Return True in the child."""
         child = _fork(log)
         if child == 0:
             os.setpgid(0, 0)
             os.dup2(log, sys.stderr.fileno())
             os.close(log)
-            # The ends of the other side are seen there only when no copy is open.
+            # The other side sees the end of a connection only when no copy is open.
             for each in (self._orders, told, *self._children.values()):
                 each.close()
             adopt_orphans()
@@ -83,7 +83,7 @@ class Server:
         return False
 
     def _end(self, child: int, status: int) -> None:
-        """End a child with what it has started, and say how it ended."""
+        """End a child and everything that it has started, and send its exit status."""
         told = self._children.pop(child)
         end_below(self._pid, {*self._children, *self._residents})
         _tell(told, status)
@@ -92,22 +92,24 @@ class Server:
 
 
 def _fork(log: int) -> int:
-    """A child; negative where there can be none, which the log says."""
+    """Return the PID of the child, 0 in the child, or a negative number if no process can start (see the
+    log).
+    """
     try:
         return os.fork()
     except OSError as error:
-        os.write(log, f"no process for it: {error}\n".encode())
+        os.write(log, f"cannot start a process: {error}\n".encode())
         return -1
 
 
 def _tell(told: socket.socket, number: int) -> None:
-    """Say it, where anybody hears."""
+    """Send a number, unless the client has disconnected."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         told.sendall(f"{number}\n".encode())
 
 
 def _stand_somewhere() -> None:
-    """Go to the folder for temporary files where the working directory has been removed."""
+    """Change to the folder for temporary files if the working directory was removed."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -115,7 +117,7 @@ def _stand_somewhere() -> None:
 
 
 def _end_with(server: int) -> None:
-    """In a child of the server: end where the server was killed, and so can end nobody."""
+    """In a child of the server: end if the server was killed and cannot end its children."""
     own = os.getpid()
 
     def watch() -> None:

@@ -1,6 +1,6 @@
-"""Scratch folders, and processes that work in them. Both end with this process, however it ends:
-supervisors (`supervisor.py`) see its end and clean up. Where they were killed too, the next scratch folder
-that is made in the same place cleans up.
+"""Scratch folders, and processes that work in them. Both end with this process, however it ends: supervisors
+(`supervisor.py`) notice its end and clean up. If they were killed, too, the next scratch folder that is
+created in the same directory triggers the cleanup.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from torchair.core.processes.supervisor import KILL_SECONDS, LOCK, PREFIX, colle
 
 SUPERVISOR = os.path.abspath(supervisor.__file__)
 END_SECONDS = 2 * KILL_SECONDS
-"""The time that a supervisor gets to clean up before it is killed."""
+"""Seconds that a supervisor gets to clean up before it is killed."""
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""Errors of file systems that have no locks. A folder there is removed by this process alone."""
+"""Errors of file systems without locks. Only this process removes a folder there."""
 
 
 class Scratch:
-    """A temporary folder of this process, locked as long as this process, or one started in it, lives."""
+    """A temporary folder of this process, locked as long as this process or one started in it is alive."""
 
     def __init__(self, parent: Path) -> None:
         check_running()
@@ -54,8 +54,8 @@ class Scratch:
         files: Sequence[int] = (),
         parents: Sequence[str] = (),
     ) -> Supervised:
-        """Start a command in this folder, which is its `TMPDIR` too. It inherits the files. When it has
-        ended, orphaned scratch folders in the parents are removed.
+        """Start a command in this folder, which is also its `TMPDIR`. It inherits the files. After its end,
+        orphaned scratch folders in the parents are removed.
         """
         with ALL.lock:
             check_running()
@@ -81,25 +81,25 @@ class Scratch:
             return Supervised(process, leash)
 
     def release(self) -> None:
-        """Let the folder be removed when no supervisor of this process needs it any more."""
+        """Release the folder. It is removed when no supervisor of this process needs it any more."""
         ALL.scratches.discard(self)
         os.close(self._lock)
 
     def close(self) -> None:
         """Remove the folder."""
-        if self in ALL.scratches:  # else this is a child of the process that made it, or Python ends
+        if self in ALL.scratches:  # not in a forked child, nor while Python exits
             self.release()
             self.remove()
 
     def remove(self) -> None:
-        """Remove the folder. While a process still works in it, its supervisor does."""
+        """Remove the folder. While a process still works in it, its supervisor removes it later."""
         if not self._is_locked:
             shutil.rmtree(self.path, ignore_errors=True)
         remove(self.path)
 
 
 def _make(parent: Path) -> tuple[Path, int, bool]:
-    """Make a folder and lock it, where there are locks. A process that collects folders may remove it
+    """Create a folder and lock it if the file system has locks. Another process that cleans up may remove it
     before it is locked.
     """
     while True:
@@ -124,19 +124,19 @@ class Supervised:
 
     def __init__(self, process: subprocess.Popen[bytes], leash: socket.socket) -> None:
         self.process = process
-        """The supervisor: it ends after all processes that the command has started."""
+        """The supervisor. It ends after all processes that the command has started."""
         self._leash = leash
         ALL.running.add(self)
 
     def release(self) -> None:
-        """Have the supervisor end everything."""
+        """Make the supervisor end everything."""
         ALL.running.discard(self)
         with contextlib.suppress(OSError):  # forked children may have the socket too: closing is not enough
             self._leash.shutdown(socket.SHUT_RDWR)
         self._leash.close()
 
     def end(self) -> None:
-        """End the command and everything that it started, and wait for that."""
+        """End the command and everything that it started, and wait for the end."""
         self.release()
         try:
             self.process.wait(END_SECONDS)
@@ -146,7 +146,7 @@ class Supervised:
             end_below(self.process.pid)
 
     def disown(self) -> None:
-        """Forget the process: in a child of this process, which did not start it."""
+        """Forget the process, in a forked child, which did not start it."""
         self._leash.close()
         self.process.returncode = 0
 
@@ -163,7 +163,7 @@ class _All:
         """The folder for background builds."""
 
     def forked(self) -> None:
-        """Forget everything: in a child of this process, which owns nothing of it."""
+        """Forget everything, in a forked child, which owns none of it."""
         for scratch in list(self.scratches):
             scratch.release()
         for command in self.running:
@@ -171,7 +171,7 @@ class _All:
         self.running, self.builds, self.lock = set(), None, threading.RLock()
 
     def close(self) -> None:
-        """End and remove everything. If this process dies meanwhile, the supervisors go on alone."""
+        """End and remove everything. If this process dies meanwhile, the supervisors finish the work."""
         with self.lock:
             self.is_closed = True
             running, scratches = list(self.running), list(self.scratches)
@@ -185,7 +185,7 @@ class _All:
 
 
 ALL = _All()
-# Locked, so that no child inherits what is just being made and would not be forgotten.
+# Locked during a fork: a child must not inherit an object that is just being created.
 os.register_at_fork(
     before=lambda: ALL.lock.acquire(), after_in_parent=lambda: ALL.lock.release(), after_in_child=ALL.forked
 )
@@ -193,14 +193,16 @@ atexit.register(ALL.close)
 
 
 def check_running() -> None:
-    """Raise when Python ends. In a thread this is SystemExit, which ends the thread and prints nothing."""
+    """Raise if Python is exiting. In a thread this is SystemExit, which ends the thread and prints
+    nothing.
+    """
     if ALL.is_closed:
         is_main = threading.current_thread() is threading.main_thread()
-        raise RuntimeError("nothing can be built while Python ends") if is_main else SystemExit
+        raise RuntimeError("cannot start a build while Python is exiting") if is_main else SystemExit
 
 
 def builds() -> Scratch:
-    """Return the folder of this process for background builds. It is made again where a cleaner of temporary
+    """Return the folder of this process for background builds. It is created again if a cleaner of temporary
     folders has removed it.
     """
     with ALL.lock:

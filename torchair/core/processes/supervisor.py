@@ -1,15 +1,14 @@
-"""Ends processes and removes their scratch folders, in this order and nowhere else. As a program,
-`python supervisor.py LOCK FILES FOLDER PARENTS COMMAND…` runs a command until it ends, or until the process
-that asked for it dies, closes standard input or calls exec. Then it kills everything that the command has
-started.
+"""Ends processes and then removes their scratch folders. Only this module does that. As a program, `python
+supervisor.py LOCK FILES FOLDER PARENTS COMMAND…` runs a command until it ends, or until the process that
+started it dies, closes standard input or calls exec. Then it kills everything that the command has started.
 
 Only the standard library is imported: the program starts in milliseconds, needs little memory, and so
 survives whatever happens to its caller or to the command.
 
 A scratch folder contains a lock file. Every process that may write into the folder holds the lock (flock) or
-is a descendant of one that does. The lock is the proof of life: it is valid between containers and between
-hosts too, where process ids say nothing. Descendants are found by parent and session. Those whose ancestors
-all died carry the folder in their environment (`TMPDIR`).
+is a descendant of one that does. A held lock proves that such a process is alive. It works across containers
+and hosts, where process ids have no meaning. Descendants are found by parent and session. Those whose
+ancestors all died carry the folder in their environment (`TMPDIR`).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ PREFIX = "torchair-making-"
 """The start of the name of each scratch folder."""
 LOCK = "lock"
 KILL_SECONDS = 10.0
-"""The time that killed processes get to die; one that waits for a device may need more."""
+"""Seconds that killed processes get to die. A process that waits for a device may need more."""
 GLANCE_SECONDS = 0.1
 ATTEMPTS = 5
 PROC = Path("/proc")
@@ -60,7 +59,7 @@ def processes() -> list[Process]:
 
 
 def _has_proc() -> bool:
-    """Return whether /proc shows the process ids that this process uses."""
+    """Return whether /proc uses the same process ids as this process."""
     try:
         return os.readlink(PROC / "self") == str(os.getpid())
     except OSError:
@@ -73,13 +72,13 @@ def _of_proc(pid: str) -> Process | None:
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()
-    # A zombie with more than one thread is a process whose first thread alone has ended.
+    # A zombie with more than one thread is a process whose first thread has ended.
     is_dead = fields[0] in "ZX" and int(fields[17]) <= 1
     return Process(int(pid), int(fields[1]), int(fields[3]), is_dead)
 
 
 def _listed() -> Iterator[Process]:
-    """Ask `ps`, where there is no /proc (macOS)."""
+    """List processes with `ps`, for systems without /proc (macOS)."""
     own, lines = _ps("-A", "-o", "pid=,ppid=,stat=")
     for line in lines:
         pid, parent, state = line.split()[:3]
@@ -90,13 +89,13 @@ def _listed() -> Iterator[Process]:
 
 def _ps(*options: str) -> tuple[int, list[str]]:
     with subprocess.Popen(["ps", *options], stdout=subprocess.PIPE, text=True, errors="replace") as ps:
-        assert ps.stdout is not None, "it is a pipe"
+        assert ps.stdout is not None, "stdout=PIPE was passed"
         return ps.pid, ps.stdout.read().splitlines()
 
 
 def below(root: int, spare: Collection[int] = ()) -> list[Process]:
-    """Return the descendants of a process and the members of its session, without itself, and without spared
-    processes and their descendants.
+    """Return the descendants of a process and the members of its session, but not itself, spared processes or
+    descendants of these.
     """
     rows = processes()
     found = {row.pid for row in rows if row.session == root}
@@ -106,15 +105,15 @@ def below(root: int, spare: Collection[int] = ()) -> list[Process]:
 
 
 def _descendants(pids: set[int], rows: Sequence[Process]) -> set[int]:
-    """Return these and the processes below them."""
+    """Return these processes and their descendants."""
     while more := {row.pid for row in rows if row.parent in pids} - pids:
         pids = pids | more
     return pids
 
 
 def end(find: Callable[[], list[Process]]) -> bool:
-    """Kill what is found, and reap what is a child of this process, until nothing is found. Return whether
-    all of it ended.
+    """Kill the processes that `find` returns, and reap those that are children, until it returns none. Return
+    whether all of them ended.
     """
     limit = time.monotonic() + KILL_SECONDS
     while True:
@@ -150,8 +149,8 @@ def collect(parent: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """End the processes that carry this scratch folder, and remove it; leave it alone while its lock is held,
-    or where locks do not work.
+    """End the processes that carry this scratch folder, and remove it. Do nothing while its lock is held, or
+    if locks do not work.
     """
     with contextlib.suppress(OSError):
         status = os.lstat(folder)
@@ -164,19 +163,23 @@ def remove(folder: Path) -> None:
                     empty(folder)
             finally:
                 os.close(lock)
-        # Fails unless the folder is empty. Without a lock file, it is just being made, or its maker died.
+        # Fails unless the folder is empty. Without a lock file, it is just being created, or its creator
+        # died.
         os.rmdir(folder)
 
 
 def locked(folder: Path, flags: int = 0) -> int:
-    """Open and lock the lock file of a folder. Raise BlockingIOError while another process holds the lock,
-    and another OSError where locks do not work.
+    """Open and lock the lock file of a folder.
+
+    Raises:
+        BlockingIOError: while another process holds the lock.
+        OSError: if locks do not work.
     """
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(lock), os.stat(folder / LOCK)):
-            raise BlockingIOError(errno.EWOULDBLOCK, "another process has just removed it", str(folder))
+            raise BlockingIOError(errno.EWOULDBLOCK, "another process has removed the folder", str(folder))
     except OSError:
         os.close(lock)
         raise
@@ -184,7 +187,7 @@ def locked(folder: Path, flags: int = 0) -> int:
 
 
 def empty(folder: Path) -> None:
-    """Remove what a folder contains; the lock file last, so that an interrupted removal can be resumed. A
+    """Remove the content of a folder, the lock file last, so that an interrupted removal can be resumed. A
     thread of the owner may still write a file meanwhile.
     """
     for _ in range(ATTEMPTS):
@@ -223,7 +226,9 @@ def _temporary(pid: str) -> str:
 
 
 def main(lock: str, files: str, folder: str, parents: str, *command: str) -> int:
-    """Run the command, and clean up when it or the caller has ended. Return the exit status of it."""
+    """Run the command, clean up after the end of the command or the caller, and return the exit status of the
+    command.
+    """
     caller, is_asked_to_end = os.getppid(), list[int]()
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, lambda number, _: is_asked_to_end.append(number))

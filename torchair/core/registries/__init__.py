@@ -1,1 +1,1 @@
-"""Lazy tables, user registrations, and detection of the vendor plug-in."""
+"""Lazy registries, user registrations, and detection of the vendor plug-in."""

@@ -1,4 +1,4 @@
-"""What is loaded when it is first asked for, so that `import torchair` costs next to nothing."""
+"""Load modules at first use, so that `import torchair` is fast."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMESPACES = {
     "npu_define": "torchair.ops.distributed.collectives",
     "npu_inference": "torchair.ops.npu",
 }
-"""Of operators, with the modules that define them."""
+"""Namespaces of operators, with the modules that define them."""
 BACKENDS = ("npu", "npugraph_ex")
 """Names for `torch.compile(backend=...)`."""
 Key = TypeVar("Key")
@@ -29,8 +29,8 @@ Row = TypeVar("Row")
 
 
 class LazyRegistry(UserDict[Key, Row]):
-    """A table whose rows are declared by modules that this one imports; it is imported when somebody first
-    looks at the table. `COMPLETE` is the last thing that it says.
+    """A registry that imports the module with its rows at the first lookup. That module defines `COMPLETE` as
+    its last statement.
     """
 
     def __init__(self, module: str) -> None:
@@ -38,13 +38,15 @@ class LazyRegistry(UserDict[Key, Row]):
         self._rows: dict[Key, Row] = {}
 
     def declare(self, key: Key, row: Row) -> None:
-        """Add a row of our own; here nothing is imported."""
-        assert key not in self._rows, f"{key} is declared twice"
+        """Add a built-in row. This imports nothing."""
+        assert key not in self._rows, f"{key} is already declared"
         self._rows[key] = row
 
     @property
     def data(self) -> dict[Key, Row]:  # type: ignore[override]
-        """The rows. Other threads wait until all are there; a module that declares some sees those before."""
+        """The rows. Other threads wait until all are declared; a module that declares rows sees the earlier
+        ones.
+        """
         if not hasattr(sys.modules.get(self._module), "COMPLETE"):
             with gc_paused():
                 importlib.import_module(self._module)
@@ -52,8 +54,8 @@ class LazyRegistry(UserDict[Key, Row]):
 
 
 def declare_operators() -> None:
-    """`torch.ops` finds the operators of these namespaces, though their modules are not imported yet, beside
-    those that others have defined in the same.
+    """Make the operators of these namespaces available in `torch.ops` before their modules are imported.
+    Operators that other packages define in the same namespaces remain.
     """
     for name, module in NAMESPACES.items():
         known = vars(torch.ops).get(name)
@@ -64,7 +66,11 @@ def declare_operators() -> None:
 
 
 def lazy_getattr(package: str, homes: Mapping[str, str], name: str) -> Any:
-    """What a package calls `name`: an attribute of the module that is its home, or a sub-module."""
+    """Return an attribute of a package from the module that defines it, or a submodule.
+
+    Raises:
+        AttributeError: if there is neither.
+    """
     if name in homes:
         with gc_paused():
             return getattr(importlib.import_module(homes[name]), name)
@@ -74,6 +80,6 @@ def lazy_getattr(package: str, homes: Mapping[str, str], name: str) -> Any:
 
 
 def is_backend_offered() -> bool:
-    """Does an installed package offer our backends to `torch.compile`?"""
+    """Return whether an installed package registers torchair's backends for `torch.compile`."""
     offered = {entry.name: entry.value for entry in entry_points(group="torch_dynamo_backends")}
     return all(offered.get(name, "").startswith("torchair.") for name in BACKENDS)

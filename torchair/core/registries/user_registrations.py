@@ -1,5 +1,5 @@
-"""What users have added to the tables of converters, prototypes and replacements: it changes what a compile
-makes, so caches ask for it. The tables themselves need not be loaded for that.
+"""User-defined converters, prototypes, replacements and kernels. They affect the result of a compilation, so
+caches include them in their keys. The registries themselves need not be loaded for that.
 """
 
 from __future__ import annotations
@@ -7,24 +7,26 @@ from __future__ import annotations
 from typing import Any
 
 EXTENSIONS: dict[str, Any] = {}
-"""What it is, and the function or text."""
+"""Maps the name of each registration to its function or text."""
 
 
 def extend(name: str, value: Any) -> None:
-    """Remember that a user has registered this."""
+    """Record a user registration."""
     EXTENSIONS[name] = value
 
 
 def forget(name: str) -> None:
-    """It is no longer registered."""
+    """Remove a user registration."""
     EXTENSIONS.pop(name, None)
 
 
 def kernel_title(op: str, on: str | None = None) -> str:
-    """Under which name a user's kernel of an IR op is remembered; `on` is the only device that it is for."""
+    """Return the name under which a user's kernel of an IR op is recorded; `on` is its device type, or None
+    for all.
+    """
     return f"kernel of {op}" + (f" on {on}" if on else "")
 
 
 def has_user_kernel(op: str, device: str = "") -> bool:
-    """Has a user given this op a kernel that serves a device?"""
+    """Return whether a user registered a kernel of this op for a device."""
     return kernel_title(op) in EXTENSIONS or kernel_title(op, device) in EXTENSIONS

@@ -1,4 +1,4 @@
-"""The vendor's plug-in `torch_npu`: is it there, or is what answers to its name the simulated device's?"""
+"""Detect whether the vendor's plug-in `torch_npu` is installed, or only the simulated device's."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 PLUGIN = "torch_npu"
 MARK = "simulated.txt"
-"""Lies in every folder `torch_npu` that is the simulated device's."""
+"""A file in every folder `torch_npu` of the simulated device."""
 SIMULATED = "__simulated__"
-"""What its module has."""
+"""An attribute of the simulated device's module."""
 
 
 def real_plugin() -> str | None:
-    """Where the vendor's plug-in is installed, if it is; nothing of it is imported."""
+    """Return the location of the vendor's plug-in if it is installed. Does not import it."""
     loaded = sys.modules.get(PLUGIN)
     if (
         loaded is not None
@@ -30,7 +30,7 @@ def real_plugin() -> str | None:
         if not _is_marked(spec.submodule_search_locations or ()) and spec.origin is not None:
             return spec.origin
     try:
-        # Both in one folder: one has written over the other.
+        # Both are in one folder: one has overwritten the other.
         return str(distribution(PLUGIN).locate_file(PLUGIN))
     except PackageNotFoundError:
         return None
@@ -41,7 +41,7 @@ def _is_marked(places: Iterable[str]) -> bool:
 
 
 def _specs() -> Iterator[Any]:
-    """All packages of that name: the first is imported, others it hides."""
+    """Yield all packages of that name: the one that is imported, and those it hides."""
     if PLUGIN not in sys.modules:
         found = importlib.util.find_spec(PLUGIN)
         if found is not None:

@@ -35,14 +35,14 @@ _PART = re.compile(r"\w[\w.+-]{0,200}")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 20
 LONG = 60
-"""Characters of a fact that are shown."""
+"""Number of characters of a fact that messages show."""
 STALE_SECONDS = 24 * 3600.0
-"""Unfinished files of other machines are left alone for so long."""
+"""Age in seconds after which unfinished files of other machines are removed."""
 
 
 @dataclass(frozen=True)
 class StoredEntry:
-    """What is kept under one key."""
+    """The content of one entry."""
 
     key: str
     files: Mapping[str, bytes]
@@ -53,34 +53,34 @@ class StoredEntry:
 
 @dataclass(frozen=True)
 class EntryInfo:
-    """One line of a listing."""
+    """One row of a listing."""
 
     key: str
     size: int
     used: float
-    """When it was last written or read; seconds since 1970."""
+    """Time of the last write or read, in seconds since 1970."""
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
     problem: str = ""
-    """Why it cannot be used, if so."""
+    """Why the entry cannot be used; empty if it can."""
 
 
 @dataclass(frozen=True)
 class Miss:
-    """Why there is nothing under a key: the entry that is nearest, and what differs (there, here)."""
+    """A cache miss: the most similar entry, and the differing facts (stored, current)."""
 
     nearest: str = ""
     differs: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
     def __str__(self) -> str:
         if not self.nearest:
-            return "nothing like it is kept"
+            return "there is no similar cache entry"
         if not self.differs:
-            return f"{self.nearest} was made of the same"
+            return f"{self.nearest} has the same key facts"
         changes = [
             f"{name} was {_short(old, new)} and is {_short(new, old)}"
             for name, (old, new) in self.differs.items()
         ]
-        return f"unlike {self.nearest}: {'; '.join(changes)}"
+        return f"differs from {self.nearest}: {'; '.join(changes)}"
 
 
 @dataclass(frozen=True)
@@ -89,36 +89,43 @@ class ArtifactStore:
 
     root: Path
     file: str = "entry"
-    """What the file of each entry is called."""
+    """Name of the file of each entry."""
 
     def path(self, key: str) -> Path:
-        """The file of an entry, whether it is there or not."""
+        """Return the path of an entry's file, whether it exists or not."""
         return self.root.joinpath(*_parts(key), self.file)
 
     def get(self, key: str) -> dict[str, bytes] | None:
-        """The files of an entry; None where there is none, or it is damaged, which is told. `NotTrusted`
-        where somebody else may have written it.
+        """Return the files of an entry, or None if it does not exist or is damaged. Warn in the latter case.
+
+        Raises:
+            NotTrusted: if another user may have written it.
         """
         try:
             entry = self.read(key)
         except BadEntry as error:
-            Diagnostics().add(f"{error.what}; it is made again")
+            Diagnostics().add(f"{error.what}; it is compiled again")
             return None
         return None if entry is None else dict(entry.files)
 
     def read(self, key: str) -> StoredEntry | None:
-        """An entry with its facts; `BadEntry` where it is damaged."""
+        """Return an entry with its facts, or None if it does not exist.
+
+        Raises:
+            BadEntry: if it is damaged.
+            NotTrusted: if another user may have written it.
+        """
         try:
             with own_folder(self.root, _parts(key)) as folder:
                 data = read_own(folder, self.file, self.path(key))
                 with contextlib.suppress(OSError):
-                    os.utime(self.file, dir_fd=folder)  # so that pruning knows it is in use
+                    os.utime(self.file, dir_fd=folder)  # mark as used, for `prune`
         except FileNotFoundError:
             return None
         return unpacked(data, key, str(self.path(key)))
 
     def put(self, key: str, files: Mapping[str, bytes], facts: Mapping[str, str]) -> Path:
-        """Keep these files, instead of what was there."""
+        """Write these files as an entry. An existing entry is replaced."""
         data = packed(files, facts)
         for left in reversed(range(_TRIES)):
             try:
@@ -127,7 +134,7 @@ class ArtifactStore:
                     self._write(folder, data)
                 return self.path(key)
             except FileNotFoundError:
-                # Somebody has removed the directory meanwhile.
+                # Another process has removed the directory meanwhile.
                 if not left:
                     raise
         raise AssertionError("the last try returns or raises")
@@ -146,14 +153,14 @@ class ArtifactStore:
 
     @staticmethod
     def _drop_unfinished(folder: int) -> None:
-        """What processes have left that were ended while they wrote."""
+        """Remove unfinished files of processes that ended while they wrote."""
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
                 if name.endswith(".part") and _is_left_behind(name, os.stat(name, dir_fd=folder).st_mtime):
                     os.unlink(name, dir_fd=folder)
 
     def remove(self, key: str) -> bool:
-        """Drop an entry, with its directories where they are empty then. Was it there?"""
+        """Remove an entry and the directories that are empty afterwards. Return whether it existed."""
         path = self.path(key)
         try:
             with own_folder(self.root, _parts(key)) as folder:
@@ -169,7 +176,7 @@ class ArtifactStore:
         return True
 
     def keys(self) -> Iterator[str]:
-        """Of all entries."""
+        """Yield the keys of all entries."""
         for folder, _, names in os.walk(self.root):
             if self.file in names:
                 key = Path(folder).relative_to(self.root).as_posix()
@@ -177,7 +184,7 @@ class ArtifactStore:
                     yield key
 
     def rows(self) -> list[EntryInfo]:
-        """All entries, each checked to the last byte; the one that was used last comes first."""
+        """Return all entries, completely verified, the most recently used first."""
         found = [row for key in self.keys() if (row := self._row(key)) is not None]
         return sorted(found, key=lambda row: -row.used)
 
@@ -197,16 +204,16 @@ class ArtifactStore:
             return None
 
     def why_miss(self, facts: Mapping[str, str], near: str = "") -> Miss:
-        """What would have to be the same for an entry to serve: that with most of these facts, among those
-        whose keys begin with `near` if there are any.
+        """Return the most similar entry and the facts that differ. Entries whose keys start with `near` are
+        preferred.
         """
         rows = [row for row in self.rows() if not row.problem]
         rows = [row for row in rows if row.key.startswith(near)] or rows
         return nearest(rows, facts)
 
     def prune(self, most_bytes: int | None = None, older_than: float | None = None) -> list[str]:
-        """Drop entries that nobody has used for so many seconds, then those unused longest until the rest is
-        no larger than that; their keys.
+        """Remove entries not used for `older_than` seconds, then the least recently used ones until at most
+        `most_bytes` remain. Return their keys.
         """
         rows, now, dropped = self.rows(), time.time(), list[str]()
         total = sum(row.size for row in rows)
@@ -220,7 +227,7 @@ class ArtifactStore:
 
 
 def nearest(rows: Sequence[EntryInfo], facts: Mapping[str, str]) -> Miss:
-    """The entry with most of these facts, and the others."""
+    """Return the entry that shares most of these facts, and the facts that differ."""
     if not rows:
         return Miss()
     best = max(rows, key=lambda row: sum(row.facts.get(name) == text for name, text in facts.items()))
@@ -230,7 +237,7 @@ def nearest(rows: Sequence[EntryInfo], facts: Mapping[str, str]) -> Miss:
 
 
 def packed(files: Mapping[str, bytes], facts: Mapping[str, str]) -> bytes:
-    """An entry as bytes."""
+    """Return an entry as bytes."""
     table = [[name, len(data), hashlib.sha256(data).hexdigest()] for name, data in files.items()]
     manifest = json.dumps({"made": time.time(), "facts": dict(facts), "files": table}).encode()
     head = MAGIC + hashlib.sha256(manifest).digest() + len(manifest).to_bytes(_LENGTH, "big")
@@ -238,36 +245,40 @@ def packed(files: Mapping[str, bytes], facts: Mapping[str, str]) -> bytes:
 
 
 def unpacked(data: bytes, key: str, where: str) -> StoredEntry:
-    """What was packed; `BadEntry` where a single byte is another."""
+    """Return the entry that `packed` wrote.
+
+    Raises:
+        BadEntry: if any byte differs.
+    """
     manifest, rest = _manifest(data, where)
     files: dict[str, bytes] = {}
     for name, size, digest in manifest["files"]:
         content, rest = bytes(rest[:size]), rest[size:]
         if hashlib.sha256(content).hexdigest() != digest:
-            raise BadEntry(f"{where} is damaged: {name} is not what its manifest says")
+            raise BadEntry(f"{where} is damaged: the content of {name} does not match its manifest")
         files[name] = content
     if rest:
-        raise BadEntry(f"{where} is damaged: there is more in it than its manifest says")
+        raise BadEntry(f"{where} is damaged: it contains more data than its manifest lists")
     return StoredEntry(key, files, manifest["facts"], manifest["made"])
 
 
 def _manifest(data: bytes, where: str) -> tuple[dict[str, Any], memoryview]:
     if not data.startswith(MAGIC):
-        raise BadEntry(f"{where} is no entry of this version", near=MAGIC.decode().strip())
+        raise BadEntry(f"{where} is not a cache entry of this version", near=MAGIC.decode().strip())
     view = memoryview(data)[len(MAGIC) :]
     digest, size, rest = view[:_DIGEST], view[_DIGEST : _DIGEST + _LENGTH], view[_DIGEST + _LENGTH :]
     end = int.from_bytes(size, "big")
     if hashlib.sha256(rest[:end]).digest() != digest or len(size) != _LENGTH:
-        raise BadEntry(f"{where} is damaged: its manifest does not have its digest")
+        raise BadEntry(f"{where} is damaged: checksum mismatch of its manifest")
     return _read_manifest(bytes(rest[:end]), where), rest[end:]
 
 
 def _read_manifest(text: bytes, where: str) -> dict[str, Any]:
-    """Return the manifest, if it has the fields of this version: another program may have written it."""
+    """Return the manifest if it has the fields of this version: another program may have written it."""
     try:
         manifest = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadEntry(f"{where} is damaged: its manifest is not JSON: {first_line(error)}") from error
+        raise BadEntry(f"{where} is damaged: its manifest is not valid JSON: {first_line(error)}") from error
     match manifest:
         case {"made": int() | float(), "facts": dict() as facts, "files": list() as files}:
             names = [row[0] for row in files if _is_file_row(row)]
@@ -291,12 +302,12 @@ def _is_file_row(row: Any) -> bool:
 
 
 def is_key(text: str) -> bool:
-    """Is it a path of plain names?"""
+    """Return whether the text is a path of plain names."""
     return all(map(_PART.fullmatch, text.split("/")))
 
 
 def _parts(key: str) -> list[str]:
-    assert is_key(key), f"a key is made of plain names, and not {key!r}"
+    assert is_key(key), f"a key must be a path of plain names, got {key!r}"
     return key.split("/")
 
 
@@ -305,7 +316,7 @@ def _machine() -> str:
 
 
 def _is_left_behind(name: str, written: float) -> bool:
-    """Is the process gone that wrote this file?"""
+    """Return whether the process that wrote this file has ended."""
     match name.split("."):
         case ["", machine, process, _, "part"] if machine == _machine() and process.isdigit():
             return not _is_alive(int(process))
@@ -324,7 +335,7 @@ def _is_alive(process: int) -> bool:
 
 
 def _short(text: str, other: str) -> str:
-    """Of a long list, what the other does not have."""
+    """Return the items of a long list that the other list does not have."""
     if len(text) > LONG and "," in text:
         others = set(other.split(","))
         text = ",".join(part for part in text.split(",") if part not in others)

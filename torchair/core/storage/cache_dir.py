@@ -1,4 +1,4 @@
-"""The directory that keeps compiled code from one process to the next."""
+"""The directory that caches compiled code between processes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ NATIVE = "torchair_native"
 
 
 def cache_folder() -> Path:
-    """Under Inductor's cache, ours alone and closed to others: what lies there is loaded as code."""
+    """Return torchair's directory below Inductor's cache. Only the user can access it, because its files are
+    loaded as code.
+    """
     path = Path(inductor_cache_dir()) / NATIVE
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = path.stat()
     if status.st_uid != os.getuid():
         raise NotPossible(
-            f"{path} belongs to another user, and what lies there is loaded as code",
+            f"{path} belongs to another user, and its files are loaded as code",
             next="set TORCHINDUCTOR_CACHE_DIR to a directory of your own",
         )
     if status.st_mode & 0o077:

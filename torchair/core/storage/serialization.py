@@ -1,9 +1,9 @@
-"""Compile results as bytes: dataclasses of ours, numbers, tensors, operators, graphs, expressions.
+"""Serialize compile results: dataclasses of torchair, numbers, tensors, operators, graphs, expressions.
 
-What is packed is what would be the same in another process. Anything else (an event, a generator, a function
-that no module has by its name) is refused when it is packed, with what it is. Unpacking names nothing but
-torch and torchair. Compile results hold code, so this is no protection: who reads them from a file checks
-first who wrote it.
+Only values that mean the same in another process can be packed. Others (an event, a generator, a function
+that is not accessible by name) raise an error that names them. Unpacking loads only names of torch and
+torchair. Compile results contain code, so this is not a protection: code that reads them from a file first
+checks who wrote it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from torchair.core.torch_private.operators.schemas import (
 )
 
 OWN = ("torchair.",)
-"""Packages whose functions and classes are known by their names."""
+"""Packages whose functions and classes are serialized by name."""
 NAMED = (torch.dtype, torch.layout, torch.memory_format)
-"""Values that `torch` has by their names."""
+"""Values that are attributes of `torch`."""
 SYMPY = ("sympy.", "torch.utils._sympy.")
-"""Packages whose expressions sizes are written in."""
+"""Packages with the expressions for sizes."""
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 BUILT_IN = {
     "builtins": {"list", "dict", "set", "frozenset", "slice", "float", "complex", "range", "bytearray"},
@@ -53,7 +53,11 @@ BUILT_IN = {
 
 
 def pack(value: Any) -> bytes:
-    """The value as bytes; `NotPossible` says what in it is no data."""
+    """Serialize a value.
+
+    Raises:
+        NotPossible: if a part of it cannot be serialized; the message names the part.
+    """
     out = io.BytesIO()
     try:
         with disable_modes(), torch.no_grad():
@@ -61,24 +65,30 @@ def pack(value: Any) -> bytes:
     except NotPossible:
         raise
     except Exception as error:
-        raise NotPossible(f"it holds what is no data: {first_line(error)}") from error
+        raise NotPossible(f"a part of it cannot be serialized: {first_line(error)}") from error
     return out.getvalue()
 
 
 def unpack(data: bytes) -> Any:
-    """What was packed; `BadGraph` where the bytes are no such thing."""
+    """Return the value that was packed.
+
+    Raises:
+        BadGraph: if the bytes are not a serialized compile result.
+    """
     try:
         with disable_modes(), torch.no_grad():
             return _Unpacker(io.BytesIO(data)).load()
     except BadGraph:
         raise
     except Exception as error:
-        raise BadGraph(f"this is no compile result: {type(error).__name__}: {first_line(error)}") from error
+        raise BadGraph(
+            f"invalid or damaged compile result: {type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
 class _Packer(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        """How the values are made again that pickle would write otherwise, or not at all."""
+        """Reduce values that pickle would serialize differently, or not at all."""
         if isinstance(value, torch.Tensor):
             return _tensor, _tensor_data(value)
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
@@ -97,7 +107,7 @@ class _Packer(pickle.Pickler):
             return _function, _function_name(value)
         kind = value if isinstance(value, (type, *FUNCTIONS)) else type(value)
         if not _is_known(kind.__module__, kind.__qualname__):
-            raise NotPossible(f"{kind.__module__}.{kind.__qualname__} is no data")
+            raise NotPossible(f"{kind.__module__}.{kind.__qualname__} cannot be serialized")
         return NotImplemented
 
 
@@ -106,12 +116,12 @@ class _Unpacker(pickle.Unpickler):
         found = super().find_class(module, name) if _is_known(module, name) else None
         is_defined_there = found is not None and getattr(found, "__module__", None) == module
         if not is_defined_there or (module.startswith(SYMPY) and not _is_expression(found)):
-            raise BadGraph(f"a compile result does not name {module}.{name}")
+            raise BadGraph(f"a compile result must not refer to {module}.{name}")
         return found
 
 
 def _is_known(module: str, name: str) -> bool:
-    """Is this among the classes and functions that compile results are made of?"""
+    """Return whether compile results may contain this class or function."""
     is_own = module.startswith((*OWN, *SYMPY)) and "." not in name
     return is_own or name in BUILT_IN.get(module, ())
 
@@ -123,9 +133,9 @@ def _is_expression(found: Any) -> bool:
 def _tensor_data(value: torch.Tensor) -> tuple[Any, ...]:
     is_plain = type(value) in (torch.Tensor, torch.nn.Parameter)
     if value.is_quantized or value.layout is not torch.strided or not is_plain:
-        raise NotPossible(f"a tensor of this kind is no data: {type(value).__name__}, {value.layout}")
+        raise NotPossible(f"a {type(value).__name__} with the layout {value.layout} cannot be serialized")
     plain = _carried(value.detach().cpu().resolve_conj().resolve_neg())
-    # A copy even where it is contiguous: the strides of one element may be any.
+    # A copy even if it is contiguous: a single element may have any stride.
     flat = plain.clone(memory_format=torch.contiguous_format).reshape(-1)
     content = flat.view(torch.uint8).numpy().tobytes() if plain.numel() else b""
     return content, value.dtype, tuple(value.shape), tuple(value.stride()), str(value.device)
@@ -139,14 +149,14 @@ def _tensor(
         target = _carried(made)
         source = torch.frombuffer(bytearray(content), dtype=target.dtype).view(sizes)
         for dim, step in enumerate(strides):
-            if step == 0:  # all of these are one element
+            if step == 0:  # all indices refer to one element
                 target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
         target.copy_(source)
     return made.to(device)
 
 
 def _carried(value: torch.Tensor) -> torch.Tensor:
-    """As bytes where elements are bytes: not all of these dtypes can be copied."""
+    """View one-byte elements as bytes: some of these dtypes cannot be copied."""
     return value.view(torch.uint8) if value.dtype.itemsize == 1 else value
 
 
@@ -159,14 +169,16 @@ def _number(expr: Any, is_float: bool, is_unbacked: bool) -> Any:
 def _named(name: str) -> Any:
     found = getattr(torch, name)
     if not isinstance(found, NAMED):
-        raise BadGraph(f"torch.{name} is no dtype, layout or memory format")
+        raise BadGraph(f"torch.{name} is not a dtype, layout or memory format")
     return found
 
 
 def _overload(namespace: str, name: str, overload: str) -> OpOverload:
     found = find_overload(f"{namespace}.{name}.{overload or 'default'}")
     if not isinstance(found, OpOverload):
-        raise BadGraph(f"there is no operator {namespace}.{name}.{overload}", next="import what defines it")
+        raise BadGraph(
+            f"the operator {namespace}.{name}.{overload} is not registered", next="import its module first"
+        )
     return found
 
 
@@ -174,7 +186,7 @@ def _higher_order(name: str) -> HigherOrderOperator:
     try:
         return higher_order_op(name)
     except KeyError as error:
-        raise BadGraph(f"there is no operator {name}", next="import what defines it") from error
+        raise BadGraph(f"the operator {name} is not registered", next="import its module first") from error
 
 
 def _graph(data: bytes) -> fx.GraphModule:
@@ -188,16 +200,16 @@ def _function_name(value: Callable[..., Any]) -> tuple[str, str]:
             return module, name
     except (ImportError, AttributeError, BadGraph):
         pass
-    raise NotPossible(f"{module}.{name} is no function that a module has by its name")
+    raise NotPossible(f"{module}.{name} is not accessible by name in its module")
 
 
 def _function(module: str, name: str) -> Any:
-    """Of torch, of ours, or of the standard modules that graphs compute sizes with."""
+    """Return a function of torch, torchair, or the standard modules that compute sizes."""
     if module.partition(".")[0] not in ("torch", "torchair", "math", "operator", "_operator"):
-        raise BadGraph(f"a compile result does not call {module}.{name}")
+        raise BadGraph(f"a compile result must not call {module}.{name}")
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
     if not isinstance(found, FUNCTIONS) or found.__module__ != module:
-        raise BadGraph(f"{name} is no function of {module}")
+        raise BadGraph(f"{name} is not a function of {module}")
     return found
