@@ -426,7 +426,7 @@ def ours(program: Program, engine: str, want: list[Seen], count: Count, device: 
         warnings.simplefilter("always", torchair.DegradedWarning)
         failure = attempt(program, backend, want, device, swap)
     swap.note(count, program.parts)
-    mends = [str(warning.message) for warning in said if "puts it right" in str(warning.message)]
+    mends = [str(warning.message) for warning in said if "corrects it" in str(warning.message)]
     count.mended += bool(mends) * program.parts
     if failure is None and mends and not may_be_mended(program, engine):
         failure = Failure("mended", mends[0])

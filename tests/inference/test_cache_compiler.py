@@ -383,7 +383,7 @@ def test_uncacheable_method_is_compiled_with_warning(
 ) -> None:
     monkeypatch.delitem(guards.FACTS, "CONSTANT_MATCH")
     cached = processes.new(net.step)
-    with pytest.warns(DegradedWarning, match="not kept: a guard cannot be kept: CONSTANT_MATCH"):
+    with pytest.warns(DegradedWarning, match="not kept: a guard cannot be serialized: CONSTANT_MATCH"):
         torch.testing.assert_close(cached(X), wanted(net.step, X))
     assert not path_of(cached).exists()
     torch.testing.assert_close(cached(X * 2), wanted(net.step, X * 2))

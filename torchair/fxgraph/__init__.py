@@ -1,1 +1,1 @@
-"""Facts about an FX graph, each once: layouts of what leaves it, marks, what is the same, symbols."""
+"""Facts about FX graphs: output layouts, conj/neg bits, equality of values, symbols."""

@@ -1,8 +1,7 @@
-"""Results that are conjugated or negated only when they are read, by a mark on the tensor.
+"""Results with the conjugate or negative bit, which are conjugated or negated only when they are read.
 
-The IR has values, and no marks: there a marked result would become a tensor of its own, which shares no
-memory with the one it looks at. So the graph returns the elements as they lie, and the marks are put on
-afterwards.
+The IR has values without these bits. There, such a result would become a new tensor that shares no memory
+with the tensor it views. So the graph returns the elements as they are, and the bits are set afterwards.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ MARKS: tuple[Any, ...] = (aten._conj.default, aten._neg_view.default)
 
 
 def take_marks_off(gm: fx.GraphModule) -> dict[int, tuple[Any, ...]]:
-    """Return unmarked tensors; the calls that mark them again, by the place among the results. Views of
-    inputs stay as they are: they are views of the input of each call anyway.
+    """Make the graph return tensors without these bits. Return the calls that set the bits again, by output
+    index. Views of inputs are not changed, because they are created from the input of each call.
     """
     taken: dict[int, tuple[Any, ...]] = {}
     output = gm.graph.output_node()
@@ -37,7 +36,7 @@ def take_marks_off(gm: fx.GraphModule) -> dict[int, tuple[Any, ...]]:
 
 
 def marked_arguments(args: Sequence[Any]) -> tuple[int, ...]:
-    """The places of marked tensors."""
+    """Return the indices of tensors with one of these bits."""
     return tuple(
         place
         for place, value in enumerate(args)
@@ -46,7 +45,7 @@ def marked_arguments(args: Sequence[Any]) -> tuple[int, ...]:
 
 
 def unmarked(value: torch.Tensor) -> torch.Tensor:
-    """A copy without marks that lies like the value."""
+    """Return a resolved copy with the same layout."""
     layout = layout_of(value)
     (made,) = materialize_layout([value.resolve_conj().resolve_neg()], [layout])
     return made
@@ -60,7 +59,7 @@ def _marks(node: Any) -> tuple[Any, ...]:
 
 
 def _unmarked(node: fx.Node) -> fx.Node | None:
-    """The same view of the same memory without marks; None where that cannot be told."""
+    """Return the same view of the same memory without these bits, or None if there is none."""
     if not _marks(node):
         return node if node.op == "call_function" else None
     viewed = viewed_by(node)
@@ -70,7 +69,7 @@ def _unmarked(node: fx.Node) -> fx.Node | None:
     if source.meta["val"].dtype != value.dtype:
         return None
     if node.target in MARKS:
-        # A mark that is put on, not one taken off.
+        # The call sets a bit; it does not clear one.
         return _unmarked(source) if len(_marks(source)) < len(_marks(node)) else None
     plain = _unmarked(source)
     if plain is None:
@@ -82,7 +81,7 @@ def _unmarked(node: fx.Node) -> fx.Node | None:
 
 
 def _again(node: fx.Node, instead: dict[fx.Node, fx.Node]) -> fx.Node:
-    """The same call, of other arguments."""
+    """Return a copy of the call with other arguments."""
     with node.graph.inserting_before(node):
         made = node.graph.node_copy(node, lambda n: instead.get(n, n))
     args, kwargs = map_arg((made.args, made.kwargs), lambda n: n.meta["val"])
@@ -93,5 +92,5 @@ def _again(node: fx.Node, instead: dict[fx.Node, fx.Node]) -> fx.Node:
 
 
 def _mode_of(value: Any) -> Any:
-    """The fake mode of a value, or of the first of several."""
+    """Return the fake mode of a value, or of the first of several values."""
     return (value[0] if isinstance(value, list | tuple) else value).fake_mode

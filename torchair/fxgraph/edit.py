@@ -1,4 +1,4 @@
-"""Changes to an FX graph that leave its meaning as it is."""
+"""Changes of an FX graph that keep its meaning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchair.fxgraph.layout import memory_of
 
 
 def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
-    """The same graph in new nodes; attributes are shared, not copied."""
+    """Return the graph with new nodes; attributes are shared, not copied."""
     graph = fx.Graph()
     nodes: dict[fx.Node, fx.Node] = {}
     for node in gm.graph.nodes:
@@ -24,7 +24,7 @@ def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def redirect_writes(gm: fx.GraphModule, made: Collection[fx.Node], fake_mode: FakeTensorMode) -> None:
-    """Calls that write what one of these nodes made write a result of their own instead."""
+    """Make calls that write the result of one of these nodes return a new result instead."""
     order = {node: place for place, node in enumerate(gm.graph.nodes)}
     for node in order:
         value = node.args[0] if node.args else None
@@ -42,7 +42,7 @@ def redirect_writes(gm: fx.GraphModule, made: Collection[fx.Node], fake_mode: Fa
 
 
 def _look_at(node: fx.Node, value: torch.Tensor) -> None:
-    """A node stands for this value, and so do calls that write it, one after the other, and return it."""
+    """Set the value of a node, and of the calls that write it one after the other and return it."""
     before = memory_of(node.meta["val"])
     node.meta["val"] = value
     for user in node.users:

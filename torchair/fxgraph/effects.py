@@ -1,7 +1,8 @@
-"""What a call does to memory, by the schema of its op: what it writes, and whose memory its results share.
+"""Effects of a call on memory, from the schema of its op: what it writes, and which arguments its results
+alias.
 
-Schemas say it with alias annotations: `Tensor(a!)` is written, `Tensor(a) -> Tensor(a)` is a view. What the
-fake values say about the very tensors of a graph is in `layout.py`.
+Schemas express this with alias annotations: `Tensor(a!)` is written, `Tensor(a) -> Tensor(a)` is a view.
+Facts about the tensors of a graph, which come from fake values, are in `layout.py`.
 """
 
 from __future__ import annotations
@@ -26,37 +27,37 @@ BY_INDEX = (
     aten._index_put_impl.default,
     aten._index_put_impl_.default,
 )
-"""They take tensors of indices, or masks."""
+"""Ops whose indices may be tensors of indices, or masks."""
 MADE_IN_PLACE = (
     "aten::index_put",
     "aten::_unsafe_index_put",
     "_c10d_functional::all_reduce",
     "_c10d_functional::all_reduce_coalesced",
 )
-"""Ops that Inductor may let write into an argument, besides those on lists of tensors."""
+"""Ops that Inductor may make write into an argument, in addition to those on lists of tensors."""
 
 
 def mutates(target: Any) -> bool:
-    """Does the op write into an argument?"""
+    """Return whether the op writes into an argument."""
     return isinstance(target, OpOverload) and target._schema.is_mutable
 
 
 def written_names(op: OpOverload) -> list[str]:
-    """The arguments of an op that it writes."""
+    """Return the names of the arguments that an op writes."""
     return written_in(op._schema)
 
 
 def written_in(schema: Any) -> list[str]:
-    """The arguments that a schema says are written."""
+    """Return the names of the arguments that a schema marks as written."""
     return [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
 def written_by(node: fx.Node) -> list[fx.Node]:
-    """The nodes whose memory this call writes."""
+    """Return the nodes whose memory this call writes."""
     if node.op != "call_function":
         return []
     if isinstance(node.target, HigherOrderOperator):
-        # A mutating Triton kernel may write any tensor it is given.
+        # A mutating Triton kernel may write any of its tensors.
         is_triton = node.target.name() == TRITON_MUTATION
         return [n for n in node.all_input_nodes if is_triton and isinstance(n.meta.get("val"), torch.Tensor)]
     if not mutates(node.target):
@@ -67,24 +68,24 @@ def written_by(node: fx.Node) -> list[fx.Node]:
 
 
 def returns_views(target: Any) -> bool:
-    """Does the schema say that a result shares memory with an argument?"""
+    """Return whether the schema says that a result shares memory with an argument."""
     return isinstance(target, OpOverload) and any(r.alias_info is not None for r in target._schema.returns)
 
 
 def makes_views(target: Any) -> bool:
-    """Does the op return views, and write nothing?"""
+    """Return whether the op returns views and writes nothing."""
     return returns_views(target) and not mutates(target)
 
 
 def may_alias(target: Any) -> bool:
-    """Could a result share memory with an argument, or an argument be written?"""
+    """Return whether a result may share memory with an argument, or an argument may be written."""
     if not isinstance(target, OpOverload):
         return True
     return any(argument.alias_info is not None for argument in target._schema.arguments)
 
 
 def may_write(target: Any) -> bool:
-    """Does the op write into an argument, or may a code generator make it do so?"""
+    """Return whether the op writes into an argument, or a code generator may make it do so."""
     if not isinstance(target, OpOverload):
         return isinstance(target, HigherOrderOperator)
     name = target._schema.name
@@ -92,8 +93,9 @@ def may_write(target: Any) -> bool:
 
 
 def functional_twin(node: fx.Node) -> Any:
-    """`aten.add.Scalar` for an `aten.add_.Scalar` on a value that has just been made and nothing views; none
-    where the result would have another dtype, as that of `lt_` on numbers.
+    """Return the functional variant of an in-place op: `aten.add.Scalar` for `aten.add_.Scalar`. The written
+    value must be new and have no views. Return None if the result would have another dtype, like that of
+    `lt_` on numbers.
     """
     if not mutates(node.target) or not node.target._schema.name.endswith("_"):  # type: ignore[union-attr]
         return None
@@ -109,14 +111,14 @@ def functional_twin(node: fx.Node) -> Any:
 
 
 def _gives_dtype_of(made: fx.Node, op: Any, node: fx.Node) -> bool:
-    """Does the op give this dtype for the arguments of a node?"""
+    """Return whether the op returns this dtype for the arguments of a node."""
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta.get("val"))
     result = op(*args, **kwargs)
     return isinstance(result, torch.Tensor) and result.dtype == made.meta["val"].dtype
 
 
 def views_of(node: fx.Node) -> Iterator[fx.Node]:
-    """The arguments whose memory the node's result may share."""
+    """Yield the arguments whose memory the node's result may share."""
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         if returns_views(node.args[0].target):
             yield node.args[0]
@@ -129,7 +131,7 @@ def views_of(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def draws(node: fx.Node) -> bool:
-    """Does a call draw random numbers, or one of the graphs that it is given?"""
+    """Return whether a call, or a subgraph it calls, draws random numbers."""
     if node.op != "call_function":
         return False
     if isinstance(node.target, OpOverload):
@@ -141,9 +143,7 @@ def draws(node: fx.Node) -> bool:
 
 
 def arguments(node: fx.Node, op: OpOverload | None = None) -> Iterator[tuple[Any, Any]]:
-    """Schema argument and value, for each argument that is given to a call of an op: that of the node, or one
-    that it stands for.
-    """
+    """Yield schema argument and value for each argument of a call. `op` replaces the op of the node."""
     target: Any = node.target if op is None else op
     for place, argument in enumerate(target._schema.arguments):
         if place < len(node.args):
@@ -153,7 +153,7 @@ def arguments(node: fx.Node, op: OpOverload | None = None) -> Iterator[tuple[Any
 
 
 def flat(value: Any) -> Iterator[Any]:
-    """The value, or what is in it if it is a list, all the way down."""
+    """Yield the value, or all leaves of a nested list."""
     if isinstance(value, list | tuple):
         for item in value:
             yield from flat(item)

@@ -1,5 +1,5 @@
-"""Constants of a graph whose memory others hold and may update: weights, where a module was traced without
-Dynamo. Nothing computed from them is a constant.
+"""External constants: graph constants whose memory is owned elsewhere and may be updated, such as the weights
+of a module traced without Dynamo. Values computed from them are not constant.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from torch import fx
 
 aten = torch.ops.aten
 HELD = "_held_outside"
-"""The mark of such a constant: a key of `meta` here, an attribute in the IR."""
-# What tracers put behind the tensors of the user's text, which nobody else holds.
+"""The mark of an external constant: a key of `meta` in FX, an attribute in the IR."""
+# Calls that tracers insert after tensor literals in the user's code, which have no other owner.
 LITERALS = (aten.lift_fresh.default, aten.lift_fresh_copy.default)
 
 
 def mark_external(gm: fx.GraphModule) -> None:
-    """Mark them in a graph as a tracer left it."""
+    """Mark the external constants in a traced graph."""
     for node in gm.graph.find_nodes(op="get_attr"):
         value = operator.attrgetter(str(node.target))(gm)
         if isinstance(value, torch.Tensor) and not all(user.target in LITERALS for user in node.users):
@@ -25,5 +25,5 @@ def mark_external(gm: fx.GraphModule) -> None:
 
 
 def has_external(gm: fx.GraphModule) -> bool:
-    """Is there one?"""
+    """Return whether the graph has external constants."""
     return any(HELD in node.meta for node in gm.graph.find_nodes(op="get_attr"))

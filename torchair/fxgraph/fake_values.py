@@ -1,4 +1,4 @@
-"""The fake values of the nodes of a graph: passes ask them who shares memory with whom."""
+"""Fake values of the nodes of a graph: devices, and which values share memory."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from torchair.fxgraph.layout import memory_of
 
 
 def device_of(gm: fx.GraphModule) -> torch.device:
-    """Where the graph runs: the first device in it that is an accelerator, else the CPU."""
+    """Return the device of the graph: the first accelerator in it, else the CPU."""
     devices = (value.device for node in gm.graph.nodes for value in tensors_of(node))
     return next((device for device in devices if device.type not in ("cpu", "meta")), torch.device("cpu"))
 
 
 def tensors_of(node: fx.Node) -> Iterator[torch.Tensor]:
-    """The fake tensors that a node stands for."""
+    """Yield the fake tensors of a node."""
     yield from (value for value in flat(node.meta.get("val")) if isinstance(value, torch.Tensor))
 
 
 def is_on_cpu(value: torch.Tensor) -> bool:
-    """Is it in the memory of the host?"""
+    """Return whether the tensor is on the CPU."""
     return value.device.type == "cpu"
 
 
 def is_device_call(node: fx.Node) -> bool:
-    """Does a call make something on a device?"""
+    """Return whether a call computes something on a device."""
     return node.op == "call_function" and not all(map(is_on_cpu, tensors_of(node)))
 
 
 COPIES = (torch.ops.aten.copy.default, torch.ops.aten.copy_.default)
-"""What they return is the first argument, what they read the second."""
+"""Ops that return their first argument and read the second."""
 MOVES = (torch.ops.aten._to_copy.default, torch.ops.prims.device_put.default)
 
 
 def moves_between_devices(node: fx.Node, home: torch.device) -> bool:
-    """Does this call make something on a device that none of its arguments is on, or that is not where the
-    graph runs (`home`), if it takes no tensor?
+    """Return whether a result of this call is on a device that none of its arguments is on. A call without
+    tensor arguments must be on the device of the graph, `home`.
     """
     read = node.all_input_nodes[1:] if node.target in COPIES else node.all_input_nodes
     given = {value.device for argument in read for value in tensors_of(argument)} or {home}
@@ -51,13 +51,13 @@ def moves_between_devices(node: fx.Node, home: torch.device) -> bool:
 
 
 def twin_on(value: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A fake tensor like this one, on a device."""
+    """Return a fake tensor with the same sizes, strides and dtype on a device."""
     with value.fake_mode:  # type: ignore[attr-defined]
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
 
 
 def look_again(graph: fx.Graph, fake_mode: FakeTensorMode) -> None:
-    """Views of a value that has changed look at other memory now."""
+    """Compute the views of changed values again, because they refer to other memory now."""
     for node in graph.nodes:
         source: Any = node.args[0] if node.args else None
         value = source.meta.get("val") if isinstance(source, fx.Node) else None

@@ -1,16 +1,19 @@
-"""Layouts of what leaves a graph: outputs, tensors saved for backward, aliases of inputs.
+"""Layouts of the values that leave a graph: outputs, tensors saved for backward, aliases of inputs.
 
-Inside the IR tensors are logical. At an edge that leaves the graph a tensor is exactly what eager gives. The
-promise is a value, a `Layout`, read once from the FX graph (`layouts_of`):
+Inside the IR, tensors are logical. A value that leaves the graph has exactly the layout that eager gives.
+This requirement is a `Layout`, read once from the FX graph (`layouts_of`):
 
-* an *alias* is a view of an input: the input's index and the calls that view it. Where the input lies in a
-  call (its offset, its storage) is nobody's business but the call's, so a view is made from the input of each
-  call, never from numbers of the call that was traced.
-* everything else is *owned*: sizes, strides, and the number of its storage. Owned edges with one number look
-  at one piece of memory, at the distance of their offsets; edges with different numbers share nothing.
+* an *alias* is a view of an input: the index of the input and the calls that view it. Only the call
+  determines
+  the storage and offset of the input. So a view is created from the input of each call, never from numbers of
+      the
+  traced call.
+* every other value is *owned*: sizes, strides, and the number of its storage. Owned values with the same
+  number share
+  memory, at the distance of their offsets; values with different numbers share nothing.
 
-`materialize_layout` gives values these layouts, in a traced graph and on real tensors alike.
-`layout_check.py` checks the results of a program against them.
+`materialize_layout` gives values these layouts, in a traced graph and for real tensors. `layout_check.py`
+compares the results of a program with them.
 """
 
 from __future__ import annotations
@@ -35,12 +38,12 @@ from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import Unreadable, equal, hint, is_symbol
 
 Read = Callable[[Any], Any]
-"""From a number of the graph to its value in a call, or to the node that computes it."""
+"""Maps a number of the graph to its value in a call, or to the node that computes it."""
 
 
 @dataclass(frozen=True)
 class ViewStep:
-    """One call that views a tensor: all of it but the tensor; `item` picks one of several results."""
+    """One call that views a tensor, without that tensor. `item` selects one of several results."""
 
     target: Any
     args: tuple[Any, ...]
@@ -56,7 +59,9 @@ class ViewStep:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one edge lies in memory. Numbers may be symbols; `offset` counts elements in its storage."""
+    """Required layout of one value. Numbers may be symbols; `offset` counts elements from the start of the
+    storage.
+    """
 
     sizes: tuple[Any, ...]
     strides: tuple[Any, ...]
@@ -67,27 +72,29 @@ class Layout:
     base: int | None = None  # the input it is a view of
     steps: tuple[ViewStep, ...] = ()  # how to view the input
     is_left_out: bool = False  # the program returns None in its place
-    is_lazy: bool = False  # its elements are conjugated or negated when they are read
-    marks: tuple[Any, ...] = ()  # calls that are made on the result of the program
+    is_lazy: bool = False  # it has the conjugate or negative bit
+    marks: tuple[Any, ...] = ()  # calls that set these bits on the result of the program
     is_example: bool = False  # numbers are examples: only the order of the strides counts
-    first: int | None = None  # the first output that is this very tensor, where that is known
+    first: int | None = None  # the first output that is the same tensor, if known
 
     @property
     def numbers(self) -> tuple[Any, ...]:
-        """All that may be symbolic."""
+        """All numbers that may be symbols."""
         if self.base is None:
             return (*self.sizes, *self.strides, self.offset)
         return tuple(_leaves([(step.args, tuple(step.kwargs.values())) for step in self.steps]))
 
     def view(self, base: torch.Tensor, read: Read) -> torch.Tensor:
-        """The alias that this is of `base`, the input of a call."""
+        """Return the alias of `base`, the input of a call."""
         for step in self.steps:
             base = step.apply(base, read)
         return base
 
 
 def layouts_of(gm: fx.GraphModule) -> tuple[Layout | None, ...]:
-    """The promise of each output of a functional graph; None for what is no strided tensor."""
+    """Return the required layout of each output of a functional graph; None for values that are not strided
+    tensors.
+    """
     inputs = placeholders(gm)
     index = {node: place for place, node in enumerate(inputs)}
     storages: dict[int, int] = {}
@@ -104,8 +111,8 @@ def layouts_of(gm: fx.GraphModule) -> tuple[Layout | None, ...]:
 def drop_input_views(
     gm: fx.GraphModule, layouts: Sequence[Layout | None], inputs: Mapping[int, int]
 ) -> tuple[Layout | None, ...]:
-    """Outputs that are views of inputs to the caller, though the graph, which is functional, looks at the new
-    value of the input: they are made of the input, and the graph returns None in their place.
+    """Make the graph return None for outputs that are views of mutated inputs, and return the new layouts.
+    The functional graph views the new value of the input; the caller expects a view of the input itself.
     """
     made = list(layouts)
     news = {new: place for place, new in new_values(gm)}
@@ -124,7 +131,7 @@ def drop_input_views(
 
 
 def new_values(gm: fx.GraphModule) -> Iterator[tuple[int, Any]]:
-    """The inputs that a functional graph writes at its end, and what it writes there."""
+    """Yield each input that a functional graph writes at its end, with the written value."""
     index = {node: place for place, node in enumerate(placeholders(gm))}
     for copy in _calls(gm, torch.ops.aten.copy_.default):
         target: Any = copy.args[0]
@@ -133,7 +140,7 @@ def new_values(gm: fx.GraphModule) -> Iterator[tuple[int, Any]]:
 
 
 def layout_of(value: torch.Tensor, storage: int = 0) -> Layout:
-    """The layout of a tensor that aliases no input."""
+    """Return the layout of a tensor that aliases no input."""
     return Layout(
         tuple(value.shape),
         tuple(value.stride()),
@@ -149,7 +156,7 @@ def _layout(node: Any, index: dict[fx.Node, int], storages: dict[int, int]) -> L
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
-    # What is conjugated when it is read need not share memory with what is not.
+    # A lazily conjugated value need not share memory with other values.
     memory = id(node) if value.is_conj() or value.is_neg() else storage_id(value)
     promised = layout_of(value, storages.setdefault(memory, len(storages)))
     root, steps = root_of(node)
@@ -159,8 +166,8 @@ def _layout(node: Any, index: dict[fx.Node, int], storages: dict[int, int]) -> L
 
 
 def _cannot_be(root: fx.Node) -> bool:
-    """Are elements of new memory said to lie on each other? Fake tensors err there (FFTs over several dims,
-    with MKL); only who asks for such strides gets them. Without a stride at all (0) an op may repeat itself.
+    """Return whether elements of new memory would overlap. Fake tensors are wrong there (FFTs over several
+    dims, with MKL); only ops that request such strides get them. With stride 0 an op may repeat elements.
     """
     value = root.meta.get("val")
     if root.op != "call_function" or root.target in STRIDES_AS_ASKED or not isinstance(value, torch.Tensor):
@@ -178,8 +185,8 @@ STRIDES_AS_ASKED = (torch.ops.aten.empty_strided.default, torch.ops.aten.new_emp
 
 
 def root_of(node: fx.Node, ends: Collection[Any] = ()) -> tuple[fx.Node, tuple[ViewStep, ...]]:
-    """The node that made the memory a node looks at (an input, or an op's result), or one of `ends` before
-    it, and the views in between.
+    """Return the node that created the memory a node uses (an input, or the result of an op), or an earlier
+    one of `ends`, and the views between them.
     """
     steps: list[ViewStep] = []
     while node not in ends and (viewed := viewed_by(node)) is not None:
@@ -190,8 +197,8 @@ def root_of(node: fx.Node, ends: Collection[Any] = ()) -> tuple[fx.Node, tuple[V
 
 
 def viewed_by(node: fx.Node) -> tuple[fx.Node, ViewStep | None] | None:
-    """The node whose memory this one looks at, and the call between them: None where the result is that
-    tensor itself. None for a node that makes memory of its own.
+    """Return the node whose memory this one uses, and the view between them (None if the result is the same
+    tensor). Return None for a node that creates its own memory.
     """
     if node.op != "call_function":
         return None
@@ -200,7 +207,7 @@ def viewed_by(node: fx.Node) -> tuple[fx.Node, ViewStep | None] | None:
     if node.target is operator.getitem:
         call, item = cast(Any, node.args)
     target: Any = call.target
-    # Some fake results share memory where the op copies (`native_dropout` outside training).
+    # Some fake results share memory although the op copies (`native_dropout` outside training).
     if not isinstance(target, OpOverload) or not returns_views(target):
         return None
     memory = memory_of(node.meta.get("val"))
@@ -209,7 +216,7 @@ def viewed_by(node: fx.Node) -> tuple[fx.Node, ViewStep | None] | None:
     for place, argument in enumerate(call.args):
         if isinstance(argument, fx.Node) and memory_of(argument.meta.get("val")) == memory:
             if mutates(target):
-                # What writes into a tensor returns that tensor; what turns it around in place does not here.
+                # An op that writes a tensor returns that tensor. In-place view ops do not, here.
                 return None if torch.Tag.inplace_view in target.tags else (argument, None)
             rest = (*call.args[:place], *call.args[place + 1 :])
             given: Any = map_arg((rest, dict(call.kwargs)), lambda n: n.meta.get("val", n))
@@ -218,7 +225,7 @@ def viewed_by(node: fx.Node) -> tuple[fx.Node, ViewStep | None] | None:
 
 
 ABSOLUTE = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
-"""Calls that count from the start of a storage, whatever part of it their tensor is."""
+"""Calls that count from the start of a storage, ignoring the offset of their tensor."""
 
 
 COPIES_STORAGE = frozenset(
@@ -230,11 +237,13 @@ COPIES_STORAGE = frozenset(
         torch.ops.aten.slice_scatter.default,
     }
 )
-"""Calls that copy the whole storage of their first argument, and return a tensor at the same place in it."""
+"""Calls that copy the whole storage of their first argument, and return a tensor at the same offset."""
 
 
 def storage_relative_inputs(gm: fx.GraphModule) -> dict[int, fx.Node]:
-    """The inputs whose place in their storage decides what the graph reads, and a node that asks for it."""
+    """Return the inputs whose storage offset affects what the graph reads, each with a node that depends on
+    it.
+    """
     found: dict[int, fx.Node] = {}
     inputs = {node: place for place, node in enumerate(placeholders(gm))}
     for node, root, _ in _windows(gm):
@@ -244,13 +253,13 @@ def storage_relative_inputs(gm: fx.GraphModule) -> dict[int, fx.Node]:
 
 
 def windows_of_copies(gm: fx.GraphModule) -> list[fx.Node]:
-    """Return the windows of copies of the storages of inputs. Compilers copy elements only."""
+    """Return the `as_strided` calls on copies of the storages of inputs. Compilers copy only elements."""
     return [node for node, root, is_copied in _windows(gm) if is_copied and root.op == "placeholder"]
 
 
 def has_raw_as_strided(gm: fx.GraphModule) -> bool:
-    """Is a window taken from memory that its tensor looks at through a view (with another dtype, say)? To the
-    IR, whose tensors are logical, that memory is lost.
+    """Return whether `as_strided` reads memory that its tensor sees through a view (for example with another
+    dtype). The IR, whose tensors are logical, does not have that memory.
     """
     sources = [node.args[0] for target in ABSOLUTE for node in _calls(gm, target)]
     is_viewed = any(viewed_by(cast(fx.Node, source)) is not None for source in sources)
@@ -258,8 +267,8 @@ def has_raw_as_strided(gm: fx.GraphModule) -> bool:
 
 
 def _windows(gm: fx.GraphModule) -> Iterator[tuple[fx.Node, fx.Node, bool]]:
-    """Yield each call that counts from the start of a storage, the node whose storage that is or was, and
-    whether it was copied on the way.
+    """Yield each call that counts from the start of a storage, the node that owns or owned that storage, and
+    whether the storage was copied in between.
     """
     for target in ABSOLUTE:
         for node in _calls(gm, target):
@@ -275,20 +284,20 @@ def _calls(gm: fx.GraphModule, target: Any) -> Iterable[fx.Node]:
 
 
 def memory_of(value: Any) -> int | None:
-    """Identity of the memory a tensor looks at; a sparse one has parts of its own."""
+    """Return an identity for the memory of a tensor; a sparse tensor has several parts."""
     if not isinstance(value, torch.Tensor):
         return None
     return storage_id(value) if value.layout is torch.strided else id(value)
 
 
-# Giving values a layout
+# Give values a layout
 
 
 def materialize_layout(
     values: Sequence[torch.Tensor], layouts: Sequence[Layout], read: Read = lambda number: number
 ) -> list[torch.Tensor]:
-    """`values`, which share memory with nobody else, with their owned layouts of one storage. Values that lie
-    as promised stay where they are.
+    """Return `values`, which share memory only with each other, in their owned layouts of one storage. Values
+    with the right layout are not copied.
     """
     if len(values) > 1 and _is_one(values, layouts):
         return [_arranged(values[0], layouts[0], read)] * len(values)
@@ -307,17 +316,17 @@ def materialize_layout(
             dense_order(layout) is not None for layout in layouts
         ):
             return _parts(whole, first, layouts)
-        # A copy begins at the start of its memory; where a value begins in its own is not known here.
+        # A clone has offset 0; the offset of the value in its memory is unknown here.
         whole = whole.clone() if whole is values[cover] else whole
     return [_strided(whole, layout, read, read(layout.offset) - read(first.offset)) for layout in layouts]
 
 
 def _arranged(value: torch.Tensor, layout: Layout, read: Read) -> torch.Tensor:
-    """One value in memory of its own."""
+    """Return one value with its layout in its own memory."""
     if value.layout is not torch.strided or value.ndim != len(layout.sizes) or lies(value, layout, read):
         return value
     if lies(value, layout, read, loosely=True):
-        # Strides that nobody can tell by the elements are the runner's: it sees the real tensor.
+        # The runner corrects strides that do not affect elements: it sees the real tensor.
         return value
     order = _order(layout, value.shape, read) if layout.is_example else dense_order(layout)
     if order is None:
@@ -329,7 +338,7 @@ def _arranged(value: torch.Tensor, layout: Layout, read: Read) -> torch.Tensor:
 
 
 def _parts(whole: torch.Tensor, at: Layout, layouts: Sequence[Layout]) -> list[torch.Tensor]:
-    """The elements of a dense tensor, which lies like `at`, that make other dense ones: by views alone."""
+    """Return other dense tensors as views of a dense tensor with the layout `at`."""
     flat: torch.Tensor | None = None
     made: list[torch.Tensor] = []
     for layout in layouts:
@@ -357,7 +366,7 @@ def _strided(whole: torch.Tensor, layout: Layout, read: Read, offset: Any) -> to
 def _written(
     whole: torch.Tensor, value: torch.Tensor, layout: Layout, read: Read, offset: Any
 ) -> torch.Tensor:
-    """`whole` with `value` at its place. Of elements that share a place (stride 0) one is written."""
+    """Return `whole` with `value` written into it. Elements that overlap (stride 0) are written once."""
     sizes, strides = [read(n) for n in layout.sizes], [read(n) for n in layout.strides]
     for dim in range(value.ndim):
         if equal(layout.strides[dim], 0) and not equal(layout.sizes[dim], 0):
@@ -366,7 +375,9 @@ def _written(
 
 
 def lies(value: torch.Tensor, layout: Layout, read: Read, *, loosely: bool = False) -> bool:
-    """Has the value these strides? `loosely`: where they matter, that is between elements."""
+    """Return whether the value has these strides; with `loosely`, whether they agree where they affect
+    elements.
+    """
     if layout.is_example:
         return stride_order(value.shape, value.stride()) == _order(layout, value.shape, read)
     if loosely and any(equal(read(size), 0) for size in layout.sizes):
@@ -378,7 +389,7 @@ def lies(value: torch.Tensor, layout: Layout, read: Read, *, loosely: bool = Fal
 
 
 def _order(layout: Layout, sizes: Sequence[Any], read: Read) -> tuple[int, ...]:
-    """The dims of a value of these sizes from the slowest to the fastest, as the layout has them."""
+    """Return the dims of a value with these sizes from slowest to fastest, in the order of the layout."""
     strides: list[Any] = []
     for stride in layout.strides:
         try:
@@ -389,7 +400,7 @@ def _order(layout: Layout, sizes: Sequence[Any], read: Read) -> tuple[int, ...]:
 
 
 def dense_order(layout: Layout) -> tuple[int, ...] | None:
-    """The dims from the slowest to the fastest, where the elements fill one piece of memory; else None."""
+    """Return the dims from slowest to fastest if the elements fill contiguous memory, else None."""
     order = stride_order(layout.sizes, layout.strides)
     expected = 1
     for dim in reversed(order):
@@ -403,9 +414,9 @@ def dense_order(layout: Layout) -> tuple[int, ...] | None:
 
 
 def stride_order(sizes: Sequence[Any], strides: Sequence[Any]) -> tuple[int, ...]:
-    """The dims from the slowest to the fastest. Dims of size 1 and ties keep their place."""
+    """Return the dims from slowest to fastest. Dims of size 1 and ties keep their position."""
     steps = [hint(step) for step in strides]
-    # A unit dim may have any stride: it follows its left neighbour, so it never forces a copy.
+    # A unit dim may have any stride: it follows its left neighbor, so it never forces a copy.
     for dim in range(len(steps)):
         if hint(sizes[dim]) == 1:
             steps[dim] = steps[dim - 1] if dim else max(steps, default=1)
@@ -413,23 +424,23 @@ def stride_order(sizes: Sequence[Any], strides: Sequence[Any]) -> tuple[int, ...
 
 
 def _length(layout: Layout, read: Read) -> Any:
-    """Elements from the first to the last."""
+    """Return the number of elements from the first to the last."""
     if any(equal(size, 0) for size in layout.sizes):
         return 0
     pairs = zip(layout.sizes, layout.strides, strict=True)
     total = sum((read(size) - 1) * read(step) for size, step in pairs) + 1
-    # A size may still turn out to be 0.
+    # A size may still be 0.
     return torch.sym_max(total, 0) if is_symbol(total) else max(total, 0)
 
 
 def _extent(layouts: Sequence[Layout], first: Layout, read: Read) -> Any:
-    """Elements from the first of all to the last of all, in any call."""
+    """Return the number of elements from the first of all layouts to the last of all, in any call."""
     ends = [read(layout.offset) - read(first.offset) + _length(layout, read) for layout in layouts]
     return functools.reduce(torch.sym_max if any(map(is_symbol, ends)) else max, ends)
 
 
 def _is_one(values: Sequence[torch.Tensor], layouts: Sequence[Layout]) -> bool:
-    """Is it one value that leaves the graph more than once: as a result and for backward, say?"""
+    """Return whether one value leaves the graph several times, for example as a result and for backward."""
     first = layouts[0]
     return all(value is values[0] for value in values) and all(
         layout.dtype == first.dtype
@@ -442,13 +453,13 @@ def _is_one(values: Sequence[torch.Tensor], layouts: Sequence[Layout]) -> bool:
 
 
 def _alike(layouts: Sequence[Layout]) -> bool:
-    """Can they be parts of one tensor?"""
+    """Return whether these can be parts of one tensor."""
     is_plain = not any(layout.is_lazy or layout.is_example for layout in layouts)
     return is_plain and len({layout.dtype for layout in layouts}) == 1
 
 
 def _cover(layouts: Sequence[Layout]) -> int | None:
-    """The dense one among layouts of one storage that reaches over all others, in any call."""
+    """Return the index of the dense layout that contains all others of one storage in any call, or None."""
     spans = [(layout.offset, layout.offset + _length(layout, lambda number: number)) for layout in layouts]
     for place, ((start, end), layout) in enumerate(zip(spans, layouts, strict=True)):
         if dense_order(layout) is not None and all(

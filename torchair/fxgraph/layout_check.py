@@ -1,8 +1,8 @@
-"""Check the results of a program against the layouts that its graph promised.
+"""Check the results of a program against the layouts that its graph requires.
 
 An `OutputLayouts` has all layouts of a graph. `looks` returns the outputs that only need another view,
-`faults` the outputs that differ from the promise, and `mend` corrects them. Strides of dims of size 1 and of
-tensors without elements are part of the promise, but never cost a copy.
+`faults` the outputs whose layout is wrong, and `mend` corrects them. Strides of dims of size 1 and of tensors
+without elements are part of the layout, but never need a copy.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from torchair.fxgraph.symbols import Binding, Reader, Unreadable
 
 @dataclass(frozen=True)
 class ViewFixup:
-    """How an output of these sizes is looked at, where its elements are right and in their place."""
+    """Corrects an output with these sizes by a view: its elements are right and at the right addresses."""
 
     place: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
-    is_owned: bool  # then it is nobody's view in autograd's books, and may be written in place
+    is_owned: bool  # it is not a view for autograd, and may be written in place
 
     def through(self, output: torch.Tensor) -> torch.Tensor:
         if output.shape != self.sizes:
@@ -38,7 +38,7 @@ class ViewFixup:
 
 
 def looked_at(outputs: Sequence[Any], looks: Sequence[ViewFixup]) -> list[Any]:
-    """The outputs, some of them seen otherwise."""
+    """Return the outputs, with some replaced by views."""
     made = list(outputs)
     for look in looks:
         made[look.place] = look.through(made[look.place])
@@ -47,16 +47,16 @@ def looked_at(outputs: Sequence[Any], looks: Sequence[ViewFixup]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Sameness:
-    """Which outputs must be made one tensor object, and which must be told apart, in the order of calls."""
+    """Outputs that must become one tensor object, and outputs that must become separate objects."""
 
-    joined: tuple[tuple[int, int], ...] = ()  # an output, and the one that it is
+    joined: tuple[tuple[int, int], ...] = ()  # an output, and the output it is identical to
     apart: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.joined or self.apart)
 
     def of(self, outputs: Sequence[Any]) -> list[Any]:
-        """The outputs, the same memory in as many objects as the graph returns."""
+        """Return the outputs with as many tensor objects as the graph returns."""
         made = list(outputs)
         for place in self.apart:
             made[place] = made[place].detach()
@@ -67,7 +67,7 @@ class Sameness:
 
 @dataclass(frozen=True)
 class Before:
-    """What must be remembered of the arguments of a call, which the program may drop."""
+    """Facts about the arguments of a call that are needed after it. The program may release the arguments."""
 
     read: Reader
     bases: dict[int, torch.Tensor]
@@ -76,13 +76,15 @@ class Before:
 
 @dataclass(frozen=True)
 class OutputLayouts:
-    """The layouts of the outputs of one graph, and where its symbols are read from."""
+    """The layouts of the outputs of one graph, and where the values of its symbols are read."""
 
     layouts: tuple[Layout | None, ...]
     binding: Binding = Binding(())  # noqa: RUF009 - it does not change
     written: tuple[int, ...] = ()  # inputs that the graph writes
-    lets_go: bool = False  # arguments are dropped while the program runs, as those of a backward graph
-    is_eager: bool = False  # the graph's own ops run: their strides are eager's, where fake tensors may err
+    lets_go: bool = False  # arguments are released during the run, as in a backward graph
+    is_eager: bool = (
+        False  # the graph's ops run eagerly: their strides are right even if those of fake tensors are wrong
+    )
 
     @cached_property
     def _bases(self) -> tuple[int, ...]:
@@ -92,37 +94,37 @@ class OutputLayouts:
 
     @cached_property
     def is_static(self) -> bool:
-        """Are all results laid out alike in every call of a key? Not where only the data decides sizes."""
+        """Whether the results have the same layout in every call of a key. False if data determines sizes."""
         layouts = [layout for layout in self.layouts if layout is not None]
         return not any(layout.is_example or any(map(is_unbacked, layout.numbers)) for layout in layouts)
 
     @cached_property
     def left_out(self) -> tuple[int, ...]:
-        """Outputs that no program makes."""
+        """Indices of outputs that no program computes."""
         layouts = enumerate(self.layouts)
         return tuple(place for place, layout in layouts if layout is not None and layout.is_left_out)
 
     @cached_property
     def marked(self) -> tuple[tuple[int, Any], ...]:
-        """The calls that are made on results, after all else."""
+        """Calls that set conj/neg bits on results, after all other corrections."""
         layouts = enumerate(self.layouts)
         return tuple((place, mark) for place, layout in layouts if layout for mark in layout.marks)
 
     @cached_property
     def _firsts(self) -> dict[int, int]:
-        """Outputs in memory of their own, and the first output that is the same tensor."""
+        """Maps each output in its own memory to the first output that is the same tensor."""
         found: dict[int, int] = {}
         for place, layout in enumerate(self.layouts):
             if layout is not None and layout.base is None and layout.first is not None:
                 first = self.layouts[layout.first]
-                # What is done to a result last makes another tensor of it.
+                # Setting a bit on a result creates another tensor.
                 is_one = first is not None and first.marks == layout.marks
                 found[place] = layout.first if is_one else place
         return found
 
     def sameness(self, outputs: Sequence[Any]) -> Sameness:
-        """What makes of these outputs as many tensor objects as the graph returns: passes merge values that
-        are equal, and replays hand out a fresh object for each output.
+        """Return how to restore the number of tensor objects that the graph returns. Passes merge equal
+        values, and replays create a new object for each output.
         """
         joined: list[tuple[int, int]] = []
         apart: list[int] = []
@@ -139,17 +141,17 @@ class OutputLayouts:
         return Sameness(tuple(joined), tuple(apart))
 
     def filled(self, before: Before, outputs: Sequence[Any]) -> list[Any]:
-        """The outputs, with those that no program makes."""
+        """Return the outputs, with those added that no program computes."""
         made = list(outputs)
         for place in self.left_out:
             layout = self.layouts[place]
-            assert layout is not None and layout.base is not None, "what is left out is a view of an input"
+            assert layout is not None and layout.base is not None, "a dropped output is a view of an input"
             made[place] = layout.view(before.bases[layout.base], before.read)
         return made
 
     def before(self, args: Sequence[Any], *, looks: bool) -> Before:
-        """To be asked before the program runs. Whose memory results may not share matters only where somebody
-        `looks` for faults afterwards.
+        """Collect facts about the arguments before the program runs. With `looks`, also their memory, because
+        the results will be checked.
         """
         keeps = looks and not self.lets_go
         tensors = [arg for arg in args if keeps and isinstance(arg, torch.Tensor)]
@@ -157,7 +159,7 @@ class OutputLayouts:
         return Before(self.binding.reader(args), {index: args[index] for index in self._bases}, memories)
 
     def faults(self, before: Before, outputs: Sequence[Any]) -> dict[int, str]:
-        """The outputs that are not as promised, by their place, and what is wrong."""
+        """Return the outputs with a wrong layout: their indices, and what is wrong."""
         found: dict[int, str] = {}
         owners: dict[int, int] = {}
         starts: dict[int, int] = {}
@@ -180,9 +182,8 @@ class OutputLayouts:
         return found
 
     def looks(self, before: Before, outputs: Sequence[Any]) -> tuple[ViewFixup, ...]:
-        """Outputs that differ from the promise only where no element tells: in strides of dims of size 1,
-        without elements at all, or by being views of tensors of the program's. To look at them otherwise
-        costs no copy.
+        """Return the outputs that differ only in ways that a view corrects without a copy: strides of unit
+        dims, strides without elements, or views of internal tensors of the program.
         """
         found: list[ViewFixup] = []
         for place, (layout, output) in enumerate(zip(self.layouts, outputs, strict=True)):
@@ -206,14 +207,14 @@ class OutputLayouts:
         return tuple(found)
 
     def mend(self, before: Before, outputs: Sequence[Any], wrong: Sequence[int]) -> list[Any]:
-        """The outputs as promised: an alias is a view of its input, the others are copied. Outputs of one
-        storage are mended together.
+        """Return the outputs with the required layouts: an alias becomes a view of its input, others are
+        copied. Outputs of one storage are corrected together.
         """
         mended = list(outputs)
         groups: dict[int, list[int]] = {}
         for place in wrong:
             layout = self.layouts[place]
-            assert layout is not None, "only promises can be broken"
+            assert layout is not None, "only outputs with a layout have faults"
             if layout.base is not None:
                 mended[place] = layout.view(before.bases[layout.base], before.read)
             else:
@@ -227,7 +228,7 @@ class OutputLayouts:
             try:
                 values = _placed([mended[place] for place in group], layouts, before.read)
             except Unreadable:
-                # Only the data decides where they lie: each has at least memory of its own.
+                # Their offsets depend on data: each gets at least its own memory.
                 values = [mended[place].clone() for place in group]
             for place, value in zip(group, values, strict=True):
                 mended[place] = value
@@ -242,7 +243,7 @@ def _alias_fault(layout: Layout, output: torch.Tensor, before: Before) -> str:
         and output.data_ptr() == expected.data_ptr()
         and _look(output) == _look(expected)
     )
-    return "" if is_same else f"is not the view of input {layout.base} that it should be"
+    return "" if is_same else f"is not the required view of input {layout.base}"
 
 
 def _look(x: torch.Tensor) -> tuple[Any, ...]:
@@ -252,8 +253,12 @@ def _look(x: torch.Tensor) -> tuple[Any, ...]:
 def _stride_fault(layout: Layout, output: torch.Tensor, read: Read) -> str:
     if lies(output, layout, read):
         return ""
-    logger.info("strides %s instead of %s", tuple(output.stride()), tuple(map(read, layout.strides)))
-    return "has other strides than it should have"
+    logger.info(
+        "an output has the strides %s, required are %s",
+        tuple(output.stride()),
+        tuple(map(read, layout.strides)),
+    )
+    return "has wrong strides"
 
 
 def _memory_fault(
@@ -264,29 +269,36 @@ def _memory_fault(
     owners: dict[int, int],
     starts: dict[int, int],
 ) -> str:
-    """Does it share memory with whom it should, and with nobody else? `owners` has the promised storage of
-    each storage, `starts` where each promised storage begins.
+    """Return what is wrong with the memory that an output shares, or an empty text.
+
+    Args:
+        layout: the required layout.
+        output: the output.
+        read: values of symbols.
+        before: facts about the arguments.
+        owners: maps each storage to the number of its required storage.
+        starts: maps each required storage to its address.
     """
     if not output.numel() or layout.is_lazy:
         return ""
     mine = storage_id(output)
     if mine in before.memories:
-        return "shares memory with an input, and should not"
+        return "shares memory with an input, but must not"
     if owners.setdefault(mine, layout.storage) != layout.storage:
-        return "shares memory with another output, and should not"
+        return "shares memory with another output, but must not"
     start = output.data_ptr() - read(layout.offset) * output.element_size()
     if starts.setdefault(layout.storage, start) != start:
-        return "shares no memory with another output, and should"
+        return "does not share memory with another output, but must"
     return ""
 
 
 def _placed(values: Sequence[torch.Tensor], layouts: Sequence[Layout], reader: Reader) -> list[torch.Tensor]:
-    """Copies of real tensors in one new piece of memory, each where its layout says; dtypes may differ."""
+    """Return copies of real tensors in one new block of memory with their layouts; dtypes may differ."""
     reads = [reader.knowing(layout.sizes, value.shape) for layout, value in zip(layouts, values, strict=True)]
     starts = [
         read(layout.offset) * layout.dtype.itemsize for layout, read in zip(layouts, reads, strict=True)
     ]
-    # Whole 16 bytes before the first element: every dtype can start there.
+    # Start at a multiple of 16 bytes, where every dtype can start.
     first = min(starts) // 16 * 16
     ends = [
         start + _bytes(value, [read(step) for step in layout.strides])
@@ -309,7 +321,7 @@ def _placed(values: Sequence[torch.Tensor], layouts: Sequence[Layout], reader: R
 
 
 def _bytes(value: torch.Tensor, strides: Sequence[int]) -> int:
-    """From the first to the last element, with these strides."""
+    """Return the bytes from the first to the last element, with these strides."""
     if not value.numel():
         return 0
     last = sum((size - 1) * step for size, step in zip(value.size(), strides, strict=True))

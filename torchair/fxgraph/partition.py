@@ -1,11 +1,11 @@
-"""One FX graph as a chain of graphs, alternately run by the host and recorded.
+"""Split one FX graph into partitions that alternately run on the CPU and are recorded.
 
-An op that needs the host (its result decides sizes, it reads a device value, it lives on the CPU) cuts the
-graph: what comes before and what comes after can be recorded. Ops move as far ahead as data, writes, random
-numbers and effects let them, so that the chain is as short as it can be.
+An op that needs the CPU (its result determines sizes, it reads a device value, it runs on the CPU) splits the
+graph: the ops before it and after it can be recorded. Ops move as far forward as data, writes, random numbers
+and effects allow, so that there are as few partitions as possible.
 
-Memory, not views of it, passes from one partition to the next: a view is taken again where it is read, so
-that whoever writes through it is seen to write the memory of its input. Sizes are asked for again, too.
+Memory, not views of it, is passed from one partition to the next. A view is created again where it is read,
+so that a write through it is visible as a write to the memory of its input. Sizes are computed again, too.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from torchair.fxgraph.symbols import unbacked_in
 
 @dataclass(frozen=True)
 class Partition:
-    """One graph of the chain. `takes` and `gives` are nodes of the whole graph, in the order of its
-    inputs and outputs.
+    """One graph of the chain. `takes` and `gives` are nodes of the whole graph, in the order of its inputs
+    and outputs.
     """
 
     gm: fx.GraphModule
@@ -38,24 +38,26 @@ class Partition:
 
     @property
     def fakes(self) -> list[Any]:
-        """What is known of its inputs."""
+        """The fake values of its inputs."""
         return [node.meta["val"] for node in self.takes]
 
 
 def partition(gm: fx.GraphModule, needs_host: Callable[[fx.Node], bool]) -> list[Partition]:
-    """The chain of graphs that does what `gm` does; one graph where no op needs the host."""
+    """Return the partitions that together compute `gm`; a single one if no op needs the CPU."""
     return cut(gm, _groups(gm.graph, needs_host))
 
 
 def cut(gm: fx.GraphModule, groups: Iterable[tuple[bool, Sequence[fx.Node]]]) -> list[Partition]:
-    """One graph for each group of calls, which are run in this order; whether by the host."""
+    """Return one partition for each group of calls, in this order; the flag of a group says whether it runs
+    on the CPU.
+    """
     returned = set(gm.graph.output_node().all_input_nodes)
-    # Views and sizes are worked out where they are read, or returned.
+    # Views and sizes are computed where they are read or returned.
     groups = [
         (on_host, [node for node in group if node in returned or not is_free(node)])
         for on_host, group in groups
     ]
-    # Sizes are written in these: whoever has them need not work them out.
+    # Symbols determine sizes: partitions that receive them need not compute sizes.
     symbols = [node for node in placeholders(gm) if _is_symbol(node)]
     wanted = set(returned)
     takes: list[tuple[fx.Node, ...]] = []
@@ -73,14 +75,14 @@ def cut(gm: fx.GraphModule, groups: Iterable[tuple[bool, Sequence[fx.Node]]]) ->
 
 
 def _groups(graph: fx.Graph, needs_host: Callable[[fx.Node], bool]) -> Iterator[tuple[bool, list[fx.Node]]]:
-    """All that the host can do, then all that can be recorded, then what has sizes that data decided (which
-    may never come again), and so on; views and sizes go with any. Nodes keep their order.
+    """Yield groups: all ops that can run on the CPU, all that can be recorded, all with sizes that depend on
+    data (which may never repeat), and so on. Views and sizes join any group. Nodes keep their order.
     """
     waits = dependencies(graph)
     side: dict[fx.Node, str] = {}
     for node in waits:
         maker = node.args[0] if node.target is operator.getitem else None
-        # What picks a result stays with who made it.
+        # A `getitem` stays in the group of the call whose result it selects.
         side[node] = side[maker] if maker in side else _side(node, needs_host)
     left, done = list(waits), set[fx.Node]()
     carried: list[fx.Node] = []
@@ -114,14 +116,14 @@ def _is_symbol(node: fx.Node) -> bool:
 
 
 def is_free(node: fx.Node) -> bool:
-    """A view or a number that is computed from sizes: nothing runs on a device."""
+    """Return whether the node is a view or a number computed from sizes, so that no kernel runs."""
     viewed = viewed_by(node)
     if viewed is not None and viewed[1] is not None:
         return True
     value = node.meta.get("val")
     if not isinstance(value, int | float | torch.SymInt | torch.SymFloat | torch.SymBool):
         return False
-    # Other ops may look at the data of a tensor.
+    # Other ops may read the data of a tensor.
     sources = [source.meta.get("val") for source in node.all_input_nodes]
     return node.target in SIZES or not any(isinstance(s, torch.Tensor | list | tuple) for s in sources)
 
@@ -136,13 +138,14 @@ SIZES = (
 
 
 def dependencies(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
-    """Who must have run before each call: who made its arguments, who read or wrote memory before it is
-    written, who wrote memory before it is read, and for random numbers and effects whoever came before.
+    """Map each call to the calls that must run before it: those that compute its arguments, that read or
+    write memory before it writes it, that write memory before it reads it, and, for random numbers and
+    effects, the previous such call.
     """
     waits: dict[fx.Node, set[fx.Node]] = {}
     readers: dict[fx.Node, list[fx.Node]] = {}
     writer: dict[fx.Node, fx.Node] = {}
-    last: fx.Node | None = None  # whose effect must come first
+    last: fx.Node | None = None  # the last call with an effect
     for node in graph.nodes:
         if node.op != "call_function":
             continue
@@ -163,12 +166,12 @@ def dependencies(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
 
 
 def _has_order(node: fx.Node) -> bool:
-    """Does it matter what else ran before, beside who made its arguments and wrote them?"""
+    """Return whether the order relative to other effects matters, in addition to data dependencies."""
     return draws(node) or (node.is_impure() and not mutates(node.target))
 
 
 def _owners(node: fx.Node, inside: set[fx.Node]) -> Iterator[fx.Node]:
-    """What others must give for a group to have the value of this node: it, or what it is taken from."""
+    """Yield the values that a group needs from other partitions to compute this node."""
     if node in inside or node.op == "get_attr":
         return
     again = _again(node)
@@ -179,7 +182,9 @@ def _owners(node: fx.Node, inside: set[fx.Node]) -> Iterator[fx.Node]:
 
 
 def _again(node: fx.Node) -> Sequence[fx.Node]:
-    """What a node is computed from that is computed again where it is read; nothing where it is passed on."""
+    """Return the sources of a node that is computed again where it is read; an empty list if the value is
+    passed on.
+    """
     if node.op != "call_function":
         return ()
     viewed = viewed_by(node)
@@ -189,7 +194,7 @@ def _again(node: fx.Node) -> Sequence[fx.Node]:
 
 
 def _is_list_of_views(node: fx.Node) -> bool:
-    """`split` and the like: what `getitem` picks from."""
+    """Return whether the node is a list of views (from `split`, for example) that `getitem` selects from."""
     picks = [user for user in node.users if user.target is operator.getitem]
     return bool(picks) and viewed_by(picks[0]) is not None
 

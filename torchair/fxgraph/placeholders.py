@@ -1,4 +1,4 @@
-"""Where an FX graph begins and ends."""
+"""Inputs and outputs of an FX graph."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch import fx
 
 
 def placeholders(gm: fx.GraphModule) -> list[fx.Node]:
-    """The inputs in order."""
+    """Return the inputs in order."""
     return list(gm.graph.find_nodes(op="placeholder"))
 
 
 def output(gm: fx.GraphModule) -> fx.Node:
-    """The one output node."""
+    """Return the output node."""
     (node,) = gm.graph.find_nodes(op="output")
     return node
 
 
 def returned(gm: fx.GraphModule) -> Sequence[Any]:
-    """What the graph returns, as a flat sequence of nodes and constants."""
+    """Return the outputs as a flat sequence of nodes and constants."""
     value = output(gm).args[0]
     return value if isinstance(value, (list, tuple)) else (value,)

@@ -1,4 +1,4 @@
-"""Size expressions as nodes of an FX graph."""
+"""Emit size expressions as nodes of an FX graph."""
 
 # torch's own types describe one of the versions supported here.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
@@ -17,7 +17,7 @@ from torch.fx.proxy import GraphAppendingTracer
 
 from torchair.core.torch_private.fake.fake_tensors import PythonReferenceAnalysis, sympy_interp
 
-# Functions of symbolic floats, by the name of the function of numbers
+# Functions of symbolic floats, by the name of the function for numbers
 SYM_MATH: dict[str, Callable[[Any], Any]] = {
     name: getattr(torch, f"_sym_{name}")
     for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2")
@@ -26,7 +26,7 @@ SYM_MATH: dict[str, Callable[[Any], Any]] = {
 
 
 def _applied(fn: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A function of numbers that is recorded when it meets a proxy; sympy's dtype is not needed."""
+    """Return a function that is recorded when it is called with a proxy; sympy's dtype is ignored."""
 
     def run(x: Any, dtype: Any = None) -> Any:
         return x.tracer.create_proxy("call_function", fn, (x,), {}) if isinstance(x, fx.Proxy) else fn(x)
@@ -38,7 +38,7 @@ _floor, _ceil = _applied(math.floor), _applied(math.ceil)
 
 
 class _Recorded(PythonReferenceAnalysis):
-    """Torch's reading of size expressions, with Python's own functions recorded where it would call them."""
+    """Torch's interpreter of size expressions; calls of Python's own functions are recorded."""
 
     floor_to_int = staticmethod(_floor)
     ceil_to_int = staticmethod(_ceil)
@@ -54,7 +54,7 @@ class _Recorded(PythonReferenceAnalysis):
     def ceil(x: Any) -> Any:
         return torch.sym_float(_ceil(x))
 
-    # torch 2.11 has no reading of choices.
+    # torch 2.11 does not interpret conditional expressions.
     @staticmethod
     def expr_cond_pair(expr: Any, cond: Any) -> tuple[Any, Any]:
         return expr, cond
@@ -72,10 +72,12 @@ for _name, _function in SYM_MATH.items():
 
 
 def expression_nodes(graph: fx.Graph, symbols: dict[Any, fx.Node], number: Any) -> Any:
-    """The node that computes a symbolic number, put where `graph` inserts; `symbols` has a node for each bare
-    symbol.
+    """Return the node that computes a symbolic number, inserted at the insertion point of `graph`.
 
-    Expressions that were built before are found in `symbols` too.
+    Args:
+        graph: the graph.
+        symbols: maps each symbol to a node. Computed expressions are added.
+        number: the number.
     """
     expr = number.node.expr
     if expr in symbols:

@@ -1,4 +1,4 @@
-"""Symbolic numbers: what they are, an example, and their values in one call."""
+"""Symbolic numbers: type checks, hints, and their values in one call."""
 
 from __future__ import annotations
 
@@ -12,26 +12,24 @@ from torchair.core.sym_expr import SymExpr
 
 
 def is_symbol(value: object) -> TypeGuard[torch.SymInt | torch.SymFloat | torch.SymBool]:
-    """A SymInt, SymFloat or SymBool (which may still turn out to be a constant)."""
+    """Return whether the value is a SymInt, SymFloat or SymBool (it may still be a constant)."""
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def has_symbols(values: Sequence[Any]) -> bool:
-    """Is one of the values a symbol, or a tensor with a size that is one?"""
+    """Return whether one of the values is a symbol, or a tensor with a symbolic size."""
     return any(map(is_symbol, (size for value in values for size in (value, *getattr(value, "shape", ())))))
 
 
 def hint(number: Any) -> int:
-    """A number for a symbol, without asking (and so without installing a guard); 2 for a data-dependent
-    one.
-    """
+    """Return an example number for a symbol without installing a guard; 2 for a data-dependent symbol."""
     if not is_symbol(number):
         return int(number)
     return int(number.node.hint) if number.node.has_hint() else 2
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Are two numbers known to be the same, whatever the symbols stand for? Asks no guard."""
+    """Return whether two numbers are equal for all values of the symbols. Installs no guard."""
     if not is_symbol(a) and not is_symbol(b):
         return a == b
     return _expression(a) == _expression(b)
@@ -44,15 +42,15 @@ def _expression(number: Any) -> Any:
 
 
 def unbacked_in(value: Any) -> set[Any]:
-    """The symbols in a value (also nested) that only the data decides."""
+    """Return the data-dependent symbols in a value, which may be nested."""
     if isinstance(value, list | tuple):
         return {symbol for item in value for symbol in unbacked_in(item)}
     return set(free_unbacked_symbols(value)) if is_symbol(value) or isinstance(value, torch.Tensor) else set()
 
 
 class Binding:
-    """Where the values of the symbols can be read from the arguments of a call: a number, or a size, stride
-    or offset of a tensor that is just this symbol. It is data (`core/storage/serialization.py`).
+    """Where the values of symbols can be read from the arguments of a call: a number, or a size, stride or
+    offset of a tensor that is just this symbol. It can be serialized (`core/storage/serialization.py`).
     """
 
     def __init__(self, fakes: Sequence[Any]) -> None:
@@ -72,7 +70,7 @@ class Binding:
             self._places.setdefault(number.node.expr, (index, what, dim))
 
     def reader(self, args: Sequence[Any]) -> Reader:
-        """What numbers of the graph are in this call."""
+        """Return the values of the graph's numbers in this call."""
         return Reader(
             {symbol: _READ[what](args[index], dim) for symbol, (index, what, dim) in self._places.items()}
         )
@@ -87,7 +85,7 @@ _READ: dict[str, Callable[[Any, int], Any]] = {
 
 
 class Reader:
-    """From a number of the graph to its value in one call; `Unreadable` where that is not known."""
+    """Maps a number of the graph to its value in one call. Raises `Unreadable` if the value is unknown."""
 
     def __init__(self, values: dict[Any, int]) -> None:
         self.values = values
@@ -104,7 +102,7 @@ class Reader:
         return float(found) if is_float else int(found)
 
     def knowing(self, sizes: Sequence[Any], values: Sequence[int]) -> Reader:
-        """The same, and the sizes that only the data decided, now that they are known."""
+        """Return a reader that also knows these data-dependent sizes."""
         known = {
             expression: value
             for size, value in zip(sizes, values, strict=True)
@@ -114,4 +112,4 @@ class Reader:
 
 
 class Unreadable(ValueError):
-    """A number that only the data decides."""
+    """A number that depends on data."""

@@ -1,8 +1,8 @@
-"""When are two things the same? Every memo, merged constant and capture key is derived from here.
+"""Keys that are equal exactly if two values are the same. Memos, merged constants and capture keys use them.
 
-Python's own equality is no answer: `True == 1 == 1.0` and `0.0 == -0.0`, though `1 / x` tells the zeros
-apart; a NaN differs from itself; and the text of an array is rounded. Keys here are equal exactly where no
-program can tell the difference.
+Python's equality is not suitable: `True == 1 == 1.0` and `0.0 == -0.0`, though `1 / x` differs for the zeros;
+a NaN differs from itself; and the text of an array is rounded. Keys here are equal exactly if no program can
+distinguish the values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchair.fxgraph.symbols import is_symbol
 
 
 def number_key(number: Any) -> Hashable:
-    """Type and bits of a number; a symbol by its expression (SymInts themselves cannot be hashed)."""
+    """Return type and bits of a number; for a symbol its expression (SymInts cannot be hashed)."""
     if is_symbol(number):
         return type(number).__name__, number.node.expr
     if isinstance(number, np.generic):
@@ -33,7 +33,7 @@ def number_key(number: Any) -> Hashable:
 
 @without_modes
 def constant_key(tensor: torch.Tensor) -> Hashable:
-    """Dtype, sizes and bytes of a tensor whose values are known."""
+    """Return dtype, sizes and bytes of a tensor with known values."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
     if plain.is_quantized:
         return "quantized", tensor.dtype, _scheme_key(plain), constant_key(plain.int_repr())
@@ -49,7 +49,7 @@ def _scheme_key(tensor: torch.Tensor) -> Hashable:
 
 
 def value_key(value: Any) -> Hashable:
-    """An attribute or argument: numbers, constants, and lists and dictionaries of them."""
+    """Return the key of an attribute or argument: numbers, constants, and lists and dictionaries of them."""
     if isinstance(value, torch.Tensor):
         return constant_key(value)
     if isinstance(value, list | tuple):
@@ -62,8 +62,8 @@ def value_key(value: Any) -> Hashable:
 
 
 def tensor_key(value: torch.Tensor, *, strides: bool) -> Hashable:
-    """The spec of a tensor that flows: what decides the code made for it. Where code may depend on how the
-    elements lie, `strides` and offset are part of it.
+    """Return the properties of a tensor that affect code generated for it. With `strides`, also strides,
+    offset, and conj/neg bits.
     """
     key = (
         value.dtype,

@@ -1,5 +1,6 @@
-"""The only package that imports torch's private modules: small named functions that the project uses instead,
-by subject.
+"""The only package that imports private modules of torch. It wraps them in small functions, ordered by
+subject.
 
-torch 2.11 to 2.13 differ in places: the difference is handled here, so that nobody else has to know.
+torch 2.11 to 2.13 differ in places. The differences are handled here, so that the other packages do not
+depend on the version.
 """

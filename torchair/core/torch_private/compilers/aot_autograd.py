@@ -1,4 +1,4 @@
-"""Dynamo and AOTAutograd: backends, contexts, what they know of a graph being compiled."""
+"""Dynamo and AOTAutograd: backends, contexts, and their facts about the graph being compiled."""
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
@@ -88,7 +88,7 @@ _LATE = {
     "ExplainWithBackend": "torch._dynamo.backends.debugging",
     "aot_autograd": "torch._dynamo.backends.common",
 }
-"""Names of modules that are loaded with the first compile."""
+"""Names in modules that are loaded at the first compile."""
 
 
 def __getattr__(name: str) -> Any:
@@ -98,19 +98,23 @@ def __getattr__(name: str) -> Any:
 
 
 def default_partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> Any:
-    """Torch's. Who prints a tensor of the forward prints it there alone, though the backward has it, too: so
-    what is checkpointed around it is not computed again.
+    """Run torch's default partitioner with two changes. An op that prints a tensor of the forward runs only
+    in the forward, although the backward has it, too. So checkpointed values around such an op are not
+    recomputed.
     """
     effects = [node for node in joint.graph.nodes if _is_effect(node.target) and node.is_impure()]
     for node in effects:
-        if node.all_input_nodes:  # others, as the ends of scopes, are where torch puts them
-            is_early = node.meta.get("partitioner_tag") == "is_forward"  # of the backward not all have a tag
+        if node.all_input_nodes:  # torch places others, such as the ends of scopes
+            is_early = (
+                node.meta.get("partitioner_tag") == "is_forward"
+            )  # not all nodes of the backward have a tag
             node.meta["partitioner_tag"] = f"must_be_in_{'forward' if is_early else 'backward'}"
     asked = [node for node in joint.graph.nodes if effects and _partitioners.must_recompute(node)]
     if asked:
-        why = f"{effects[0].target} would do twice what it does"
+        why = f"{effects[0].target} would run twice"
         Diagnostics().add(
-            f"what is checkpointed is kept and not computed again: {why}", at=source_of(effects[0])
+            f"activation checkpointing has no effect, values are kept and not recomputed: {why}",
+            at=source_of(effects[0]),
         )
     for node in asked:
         del node.meta["recompute"]
@@ -118,7 +122,7 @@ def default_partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> Any
 
 
 def _is_effect(target: Any) -> bool:
-    """An op, none of torch's, that is called for something else than its results: there are none."""
+    """Return whether the op is not torch's and has no results, so that it is only called for its effect."""
     is_other = isinstance(target, OpOverload) and target.namespace not in ("aten", "prims", "profiler")
     return is_other and not target._schema.returns
 
@@ -130,12 +134,12 @@ class FixedNumbers:
 
     @staticmethod
     def now() -> tuple[str, ...]:
-        """Those that were asked for, in this compile of Dynamo's."""
+        """Return the floats that were requested in this compile."""
         return tuple(sorted(TensorifyState.force_specializations))
 
     @staticmethod
     def ask(names: Iterable[str]) -> None:
-        """Ask for these, unless that was done."""
+        """Request these floats, unless they were requested before."""
         new = set(names) - TensorifyState.force_specializations
         for name in new:
             TensorifyState.specialize(name)
@@ -144,14 +148,16 @@ class FixedNumbers:
 
 
 def is_autocasting() -> bool:
-    """Is autocast on? Asked before AOTAutograd begins: it is off around the compilers that it calls."""
+    """Return whether autocast is on. Call it before AOTAutograd starts, which disables autocast around its
+    compilers.
+    """
     return torch._C._is_any_autocast_enabled()
 
 
 @contextlib.contextmanager
 def decisions() -> Iterator[list[Any]]:
-    """The conditions on sizes on which the Python of a model branches while Dynamo traces it. Dynamo's guards
-    leave out those that it decides by itself: that no size is 0 or 1.
+    """Yield the conditions on sizes on which the model's Python code branches while Dynamo traces it.
+    Dynamo's guards omit those that it decides by itself: that no size is 0 or 1.
     """
     found: list[Any] = []
     own = SymNodeVariable.evaluate_expr
@@ -181,8 +187,8 @@ _RELATIONS = {
 
 
 def _condition(variable: SymNodeVariable) -> Any:
-    """As the model has it: symbols are taken to be positive, and what follows from that is no condition of
-    theirs.
+    """Return the condition as the model has it. Symbols are assumed to be positive, so torch simplifies such
+    conditions away.
     """
     node = variable.as_proxy().node
     if variable.sym_num.node.expr.free_symbols or node.target not in _RELATIONS:
@@ -193,14 +199,16 @@ def _condition(variable: SymNodeVariable) -> Any:
 
 
 def backend_names() -> dict[str, str]:
-    """The names that `torch.compile(backend=...)` knows by now or by an entry point, and whose they are."""
+    """Return the backends that `torch.compile(backend=...)` knows by registration or entry point, with their
+    modules.
+    """
     known = {name: str(getattr(fn, "__module__", "")) for name, fn in backends._COMPILER_FNS.items()}
     return {entry.name: entry.value for entry in entry_points(group="torch_dynamo_backends")} | known
 
 
 def static_input_indices(count: int) -> tuple[int, ...]:
-    """Which inputs of the graph being compiled have a constant address: parameters, buffers, marked
-    tensors.
+    """Return the indices of inputs of the graph being compiled that have constant addresses: parameters,
+    buffers, marked tensors.
     """
     context = TracingContext.try_get()
     if context is None or context.fw_metadata is None:
@@ -209,7 +217,7 @@ def static_input_indices(count: int) -> tuple[int, ...]:
 
 
 def argument_names(gm: fx.GraphModule) -> tuple[str, ...]:
-    """What the user calls each input of a graph of Dynamo's: `x`, `kv[0]`, `layers.0.weight`."""
+    """Return the user's names of the inputs of a Dynamo graph: `x`, `kv[0]`, `layers.0.weight`."""
     graph = getattr(gm, "graph", None)
     inputs = graph.find_nodes(op="placeholder") if isinstance(graph, fx.Graph) else ()
     sources = [getattr(node, "_dynamo_source", None) for node in inputs]
@@ -219,19 +227,19 @@ def argument_names(gm: fx.GraphModule) -> tuple[str, ...]:
 
 
 def mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
-    """Dynamo makes a symbol of this size."""
+    """Make Dynamo treat this size as a symbol."""
     torch._dynamo.mark_dynamic(tensor, dim)
 
 
 def module_title(source: str) -> str:
-    """What the user calls a value of Dynamo's: `L['self']._modules['a']` is `a`."""
+    """Return the user's name of a value of Dynamo: `a` for `L['self']._modules['a']`."""
     plain = re.sub(r"\._(?:modules|parameters|buffers)\['([^']+)'\]", r".\1", source)
     return re.sub(r"^L\['([^']+)'\]", r"\1", plain).removeprefix("self.")
 
 
 def take_over_sources(made: fx.GraphModule, gm: fx.GraphModule) -> None:
-    """A graph made of one of Dynamo's has the same inputs in the same order: AOTAutograd learns from them
-    which are parameters.
+    """Copy the sources of the inputs from a Dynamo graph to a graph with the same inputs in the same order.
+    AOTAutograd uses them to find the parameters.
     """
     made.meta.update(gm.meta)
     if hasattr(gm, "_param_name_to_source"):
@@ -243,7 +251,7 @@ def take_over_sources(made: fx.GraphModule, gm: fx.GraphModule) -> None:
 
 
 def keep_source_lines(result: torch.Tensor) -> None:
-    """What the backward of this tensor calls is traced with the source lines of the calls it belongs to."""
+    """Trace the backward of this tensor with the source lines of the forward calls."""
     setup_stacktrace_preservation_hooks([result.grad_fn] if result.grad_fn is not None else [])
 
 
@@ -252,8 +260,8 @@ _RECOMPUTES = "remat_using_tags_for_fwd_loss_bwd_graph"
 
 @contextlib.contextmanager
 def keeping_checkpoints() -> Iterator[None]:
-    """Graphs that have their backward in them are not rewritten for checkpoints: `recompute_checkpoints`
-    does. torch would refuse those that draw random numbers, attention among them.
+    """Keep AOTAutograd from rewriting graphs with a backward for checkpoints; `recompute_checkpoints` does
+    this instead. torch would reject graphs that draw random numbers, attention among them.
     """
     patch = {_RECOMPUTES: False} if hasattr(functorch_config, _RECOMPUTES) else {}
     with functorch_config.patch(patch) if patch else contextlib.nullcontext():
@@ -261,8 +269,8 @@ def keeping_checkpoints() -> Iterator[None]:
 
 
 def recompute_checkpoints(gm: fx.GraphModule) -> tuple[fx.GraphModule, str]:
-    """What checkpoints ask for in a graph that has its backward in it: values are computed again there
-    instead of kept. Random numbers are kept, as they would be others. Behind it, why that was not possible.
+    """Recompute checkpointed values in a graph that contains its backward. Random numbers are kept, because
+    recomputed ones would differ. Return the graph, and the reason if this was not possible.
     """
     asked = [node for node in gm.graph.nodes if _partitioners.must_recompute(node)]
     if not asked:
@@ -270,7 +278,7 @@ def recompute_checkpoints(gm: fx.GraphModule) -> tuple[fx.GraphModule, str]:
     try:
         recompute = _remat.remat_using_tags_for_fwd_loss_bwd_graph
     except ImportError:
-        return gm, f"torch {torch.__version__} cannot do so in one graph"
+        return gm, f"torch {torch.__version__} cannot recompute values in a graph that contains its backward"
     for node in asked:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
@@ -281,9 +289,9 @@ def recompute_checkpoints(gm: fx.GraphModule) -> tuple[fx.GraphModule, str]:
 
 
 def regenerated_outputs(count: int) -> dict[int, int]:
-    """Outputs of the forward graph being compiled that AOTAutograd makes anew as views of inputs, and those
-    inputs. Of what the graph returns there sizes, strides and offset are asked, and where these are symbols
-    also by which views it came from its base.
+    """Return the outputs of the forward graph being compiled that AOTAutograd creates anew as views of
+    inputs, and those inputs. AOTAutograd reads sizes, strides and offset of these outputs and, if those are
+    symbols, also their views.
     """
     context = TracingContext.try_get()
     facts = context.fw_metadata if context is not None else None
@@ -300,9 +308,9 @@ def regenerated_outputs(count: int) -> dict[int, int]:
 def work_around_call(
     gm: fx.GraphModule, count: int
 ) -> tuple[dict[int, set[int]], dict[int, tuple[int, bool, bool]]] | None:
-    """What AOTAutograd does with the outputs of the inference graph being compiled, if that is no more than
-    this: it marks sizes of them as dynamic, and makes views of inputs anew (or hands the inputs out). None if
-    there is more to do around a call with `count` inputs of Dynamo's graph.
+    """Return what AOTAutograd does with the outputs of the inference graph being compiled: sizes to mark as
+    dynamic, and outputs to create anew as views of inputs (or to return the inputs). Return None if it does
+    more than that around a call with `count` inputs of Dynamo's graph.
     """
     context = TracingContext.try_get()
     facts = context.fw_metadata if context is not None else None
@@ -321,7 +329,7 @@ def work_around_call(
     kinds = (*_PLAIN_OUTPUTS, OutputType.alias_of_input, OutputType.is_input)
     if any(more) or any(row.output_type not in kinds for row in rows.values()):
         return None
-    # AOTAutograd replays views. `as_strided` has other gradients where elements of the input share memory.
+    # AOTAutograd replays views. `as_strided` has different gradients if elements of the input share memory.
     if any(row.output_type is OutputType.alias_of_input and _has_history(row) for row in rows.values()):
         return None
     marks = {place: set(row.dynamic_dims) for place, row in rows.items() if row.dynamic_dims}
@@ -334,8 +342,8 @@ def work_around_call(
 
 
 def _has_subclasses(gm: fx.GraphModule) -> bool:
-    """Is an input or an output of this graph of AOTAutograd's a part of a tensor subclass? Its facts are
-    those of the parts, which say nothing of the tensor that they are put together to.
+    """Return whether an input or output of this AOTAutograd graph is a part of a tensor subclass. The
+    metadata then describes the parts, not the subclass tensor.
     """
     ends = [node.meta.get("desc") for node in gm.graph.find_nodes(op="placeholder")]
     ends += gm.graph.output_node().meta.get("desc") or ()
@@ -343,7 +351,9 @@ def _has_subclasses(gm: fx.GraphModule) -> bool:
 
 
 def _has_history(info: Any) -> bool:
-    """Return whether gradients flow through a view. torch 2.11 does not tell views made under `no_grad`."""
+    """Return whether gradients flow through a view. torch 2.11 does not distinguish views created under
+    `no_grad`.
+    """
     return getattr(info, "requires_grad_for_backward", info.requires_grad)
 
 
@@ -351,21 +361,21 @@ _PLAIN_OUTPUTS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType
 
 
 def written_inputs() -> tuple[int, ...]:
-    """Inputs whose versions the inference graph being compiled must raise."""
+    """Return the indices of inputs whose versions the inference graph being compiled must bump."""
     facts: Any = TracingContext.get().fw_metadata
     return tuple(facts.mutated_graph_handled_indices_seen_by_autograd)
 
 
 @contextlib.contextmanager
 def isolated_dynamo(backend: Callable[..., Any]) -> Iterator[None]:
-    """What is compiled inside with this backend is forgotten afterwards, and nothing else is: neither what
-    others compiled before, nor which sizes Dynamo has seen, nor its counters. On code that others have
-    compiled, too, entries stay that never match.
+    """Forget everything that is compiled with this backend in this context, and nothing else. Earlier
+    compilations, the sizes that Dynamo has seen, and its counters are restored. On code that was also
+    compiled elsewhere, entries remain that never match.
     """
     sizes, counters = pgo._CODE_STATE, copy.deepcopy(dict(dynamo_counters))
     pgo._CODE_STATE = defaultdict(pgo.CodeState)
     try:
-        # Entries that others have left count, too.
+        # Entries of other backends count, too.
         with dynamo_config.patch(recompile_limit=MANY, accumulated_recompile_limit=MANY):
             yield
     finally:
@@ -382,14 +392,16 @@ MANY = 1 << 20
 
 
 def compile_apart(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """`torch.compile`, in a cache of its own where this torch has such."""
+    """Call `torch.compile`, with a separate cache if this version of torch supports it."""
     has_own = "isolate_recompiles" in inspect.signature(torch.compile).parameters
     apart: dict[str, Any] = options | ({"isolate_recompiles": True} if has_own else {})
     return torch.compile(function, **apart)
 
 
 def _forget(code: CodeType, backend: Callable[..., Any]) -> None:
-    """Drop the entries of a backend. Dynamo marks single entries as dead, and frees them all at once."""
+    """Drop the entries of a backend. Dynamo marks single entries as dead, and frees all entries of a code
+    object together.
+    """
     for entry in eval_frame._debug_get_cache_entry_list(code):
         if _innermost(entry.backend) is backend:
             state: Any = entry.guard_manager.extra_state
@@ -400,7 +412,7 @@ def _forget(code: CodeType, backend: Callable[..., Any]) -> None:
 
 
 def _innermost(backend: Any) -> Any:
-    """The user's function, without what Dynamo puts around it."""
+    """Return the user's function without Dynamo's wrappers."""
     while True:
         inner = getattr(backend, "_torchdynamo_orig_backend", None) or getattr(backend, "compiler_fn", None)
         if inner is None:

@@ -1,5 +1,5 @@
-"""Inductor: its compiler, options, decompositions, passes and caches. What takes a second to import is loaded
-when it is used: programs that were compiled before need none of it.
+"""Inductor: its compiler, options, decompositions, passes and caches. Modules that take a second to import
+are loaded at first use, because programs that are already compiled do not need them.
 """
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
@@ -79,26 +79,26 @@ _scheduler: Any = LazyModule("torch._inductor.scheduler")
 
 
 def compile_fx_inner(*args: Any, **kwargs: Any) -> Any:
-    """Inductor's compiler for a functional graph."""
+    """Call Inductor's compiler for a functional graph."""
     return _compile_fx.compile_fx_inner(*args, **kwargs)
 
 
 def select_decomp_table() -> dict[Any, Callable[..., Any]]:
-    """Inductor's own decompositions. Some of them count on a module that they do not import."""
+    """Return Inductor's own decompositions. Some of them need a module that they do not import."""
     importlib.import_module("torch._inductor.lowering")
     return _decomposition.select_decomp_table()
 
 
 def reinplace_module() -> Any:
-    """The module of Inductor's pass that writes in place."""
+    """Return the module of Inductor's reinplacing pass."""
     return importlib.import_module("torch._inductor.fx_passes.reinplace")
 
 
 @contextlib.contextmanager
 def remembered_writes() -> Iterator[None]:
-    """Inside, loops that read what an op has written stay behind that op. Where Inductor gives a loop the
-    ranges of its neighbour, to fuse them for the CPU, it finds out anew what is read, and forgets that it was
-    written in between (2.13): the loop may move in front of the op.
+    """Keep loops that read the result of a mutating op after that op. To fuse loops for the CPU, Inductor
+    gives a loop the ranges of its neighbor. It then computes the reads again, but forgets the write in
+    between (torch 2.13), so the loop could move before the op.
     """
     node_class = _scheduler.SchedulerNode
     own = node_class.recompute_size_and_body
@@ -112,7 +112,7 @@ def remembered_writes() -> Iterator[None]:
 
 
 def changed_options() -> dict[str, Any]:
-    """Inductor's options that are not as by default in this process."""
+    """Return Inductor's options that differ from their defaults in this process."""
     rows, portable = inductor_config._config, inductor_config.save_config_portable()
     return {
         name: value
@@ -122,24 +122,24 @@ def changed_options() -> dict[str, Any]:
 
 
 def all_options() -> str:
-    """Inductor's options in this process: those that it read from the environment too."""
+    """Return Inductor's options in this process, including those from the environment."""
     return str(sorted(inductor_config.save_config_portable().items()))
 
 
 def set_options(options: dict[str, Any]) -> None:
-    """Set them, for the whole process."""
+    """Set Inductor's options for the whole process."""
     inductor_config.load_config(options)
 
 
 def known_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Those Inductor options that this version of torch has."""
+    """Return those Inductor options that this version of torch has."""
     return {name: value for name, value in options.items() if name in inductor_config._config}
 
 
 @contextlib.contextmanager
 def fake_tracing(fake_mode: FakeTensorMode | None) -> Iterator[None]:
-    """A compile context of our own: Inductor's caches find the shapes in it, and nobody hears of strides.
-    Constants may be real tensors, and there is somebody to ask about symbols even where there are none.
+    """Enter a separate compile context. Inductor's caches find the shapes in it, and strides are not
+    reported. Constants may be real tensors, and there is a shape environment even without symbols.
     """
     with contextlib.ExitStack() as patches:
         if fake_mode is not None:
@@ -152,7 +152,7 @@ def fake_tracing(fake_mode: FakeTensorMode | None) -> Iterator[None]:
 
 
 def memory_format_named(name: str) -> torch.memory_format:
-    """`contiguous_format` and its like."""
+    """Return the memory format with this name, for example `contiguous_format`."""
     return getattr(torch, name)
 
 
@@ -162,11 +162,11 @@ def _reduce_memory_format(kind: torch.memory_format) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def stable_cache_keys() -> Iterator[None]:
-    """Inside, another program finds what this one puts into Inductor's cache. The key is a pickle with memory
-    formats in it, and pickle writes such a value as `torch.contiguous_format` of whatever module it finds
-    first that has a `torch`: a module of the user's, if that was the first to import torch. One build at a
-    time. And the keys of Triton's kernels have the version of the assembler, which a process asks once: after
-    Inductor has said which one that is, as where a program is loaded.
+    """Make the keys of Inductor's cache equal in all programs. A key is a pickle that contains memory
+    formats. pickle writes such a value as an attribute of the first module that has a `torch`, which may be a
+    user's module. Only one build at a time may use this. The keys of Triton's kernels contain the version of
+    the assembler, which a process determines once. It is determined here after Inductor has selected the
+    assembler, as when a program is loaded.
     """
     _tasks._set_triton_ptxas_path()
     copyreg.pickle(torch.memory_format, _reduce_memory_format)
@@ -177,20 +177,20 @@ def stable_cache_keys() -> Iterator[None]:
 
 
 def joint_graph_passes(gm: fx.GraphModule, device: torch.device | None) -> fx.GraphModule:
-    """The passes Inductor runs on a whole graph before `compile_fx_inner`."""
+    """Run the passes that Inductor runs on a whole graph before `compile_fx_inner`."""
     takes_device = "input_device" in inspect.signature(_compile_fx._recursive_joint_graph_passes).parameters
     return _compile_fx._recursive_joint_graph_passes(gm, **({"input_device": device} if takes_device else {}))
 
 
 def code_folder(folder: str) -> dict[str, str]:
-    """The environment in which Inductor and Triton keep what they make in this directory."""
+    """Return the environment variables that make Inductor and Triton use this directory."""
     return {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": os.path.join(folder, "triton")}
 
 
 @contextlib.contextmanager
 def code_kept_in(folder: str) -> Iterator[None]:
-    """Inside, compiled code is kept in, and taken from, this directory; where it always is if that is empty.
-    The environment is the process's: one at a time.
+    """Make Inductor store and load compiled code in this directory, or its own one if the path is empty. The
+    environment is global, so only one thread at a time may use this.
     """
     with changed(code_folder(folder) if folder else {}):
         yield
@@ -198,46 +198,48 @@ def code_kept_in(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def aot_compilation() -> Iterator[None]:
-    """Inside, Inductor makes a shared library instead of a Python wrapper."""
+    """Make Inductor compile a shared library instead of a Python wrapper."""
     # Before 2.13, `compile_fx_inner` leaves these options (compiled kernels are kept, …) to its caller.
     with V.set_aot_compilation(True), inductor_config.patch(_compile_fx.get_cpp_wrapper_config()):
         yield
 
 
 def native_runner(path: Path, instances: int, device: torch.device) -> Any:
-    """The loader of an AOTInductor library; `instances` calls can run at the same time."""
+    """Return the loader of an AOTInductor library; `instances` calls can run concurrently."""
     if device.type == "cpu":
         return torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), instances)
     if device.type == "cuda":
         cls = torch._C._aoti.AOTIModelContainerRunnerCuda
         return cls(str(path), instances, f"cuda:{device.index or 0}", str(path.parent))
-    raise LookupError(f"no AOTInductor runner for {device.type}")
+    raise LookupError(f"torch has no AOTInductor runner for {device.type}")
 
 
 def compiled_callable(compiled: Any) -> Callable[[list[Any]], Sequence[Any]]:
-    """The generated function inside Inductor's result, without the bookkeeping around it."""
+    """Return the generated function of Inductor's result, without its wrapper."""
     return getattr(compiled, "current_callable", None) or compiled
 
 
 def generated_source(compiled: Any) -> str:
-    """The text of the wrapper that Inductor generated; empty where it generated none."""
+    """Return the source of the wrapper that Inductor generated; empty if there is none."""
     return getattr(compiled, "source_code", "") or ""
 
 
 def library_path(compiled: Any) -> str:
-    """The shared library that `compile_fx_inner` made inside `aot_compilation`."""
+    """Return the path of the shared library that `compile_fx_inner` compiled inside `aot_compilation`."""
     return compiled.filename if hasattr(compiled, "filename") else compiled
 
 
 def _fused_bernoulli(self: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> Any:
-    """A comparison that fuses with its neighbours, where Inductor would call the op on the CPU."""
+    """Decompose into a comparison that fuses with its neighbors. Inductor would call the op on the CPU."""
     if generator is not None:
         return NotImplemented
     return (torch.rand_like(self, dtype=torch.float32) < p).to(self.dtype)
 
 
 def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    """Inductor makes the mean of nothing 0 where the variance is asked for at the same time."""
+    """Decompose for empty dims: Inductor returns 0 as the mean of no elements if the variance is computed
+    with it.
+    """
     if 0 not in [x.shape[axis] for axis in dim or range(x.dim()) if isinstance(x.shape[axis], int)]:
         return NotImplemented
     variance = torch.ops.aten.var.correction(x, dim, correction=correction, keepdim=keepdim)
@@ -245,27 +247,27 @@ def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepd
 
 
 def _masked_scatter(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
-    """Of an empty source Inductor's code for a GPU reads the first element all the same."""
+    """Decompose for an empty source: Inductor's code for a GPU would read its first element."""
     if any(isinstance(size, int) and size == 0 for size in source.shape):
         return torch.ops.aten.clone.default(x.expand(torch.broadcast_shapes(x.shape, mask.shape)))
     return select_decomp_table()[torch.ops.aten.masked_scatter.default](x, mask, source)
 
 
 def load_compilers() -> None:
-    """Import what a compile would import, and ask what it would ask of the machine. No thread is started and
-    no driver: the process may fork.
+    """Import what a compile imports, and determine what it needs to know of the machine. No threads or
+    drivers are started, so the process may fork.
     """
     for name in _COMPILERS:
         importlib.import_module(f"torch._inductor.{name}")
     _codecache.torch_key()
-    if torch.cuda.is_available():  # programs are for the GPU then, most likely, and nobody asks
+    if torch.cuda.is_available():  # programs are most likely for the GPU and do not need it
         return
-    with contextlib.suppress(Exception):  # without a compiler: who needs one will say so
+    with contextlib.suppress(Exception):  # without a compiler; a compile that needs one reports it
         pick_vec_isa()
 
 
 def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Inductor's table, without what it computes wrongly."""
+    """Return Inductor's decompositions, with fixes for those that compute wrong results."""
     return {
         **select_decomp_table(),
         torch.ops.aten.var_mean.correction: _var_mean,
@@ -274,8 +276,8 @@ def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def lowering_table(kind: str) -> dict[Any, Callable[..., Any]]:
-    """Inductor's decompositions for a code generator. What is run op by op stays whole: torch's own kernels,
-    with their rounding and their random numbers.
+    """Return Inductor's decompositions for a code generator. Graphs that run op by op are not decomposed:
+    they use torch's own kernels, with their rounding and random numbers.
     """
     if kind not in ("inductor", "native"):
         return {}
@@ -287,21 +289,25 @@ def lowering_table(kind: str) -> dict[Any, Callable[..., Any]]:
 
 @functools.cache
 def rebases_windows() -> bool:
-    """Does Inductor know that the pointer to an input includes its offset, while `as_strided` counts
-    without?
+    """Return whether Inductor knows that the pointer to an input includes its offset, while `as_strided`
+    counts without it.
     """
     return "graph_input_storage_offsets" in inspect.getsource(_lowering.as_strided)
 
 
 def build_facts() -> list[str]:
-    """What shapes Inductor's code besides the graph: its sources and options, the processor, the GPU."""
+    """Return what affects Inductor's code in addition to the graph: its sources and options, the processor,
+    the GPU.
+    """
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
     machine = f"{pick_vec_isa()} {gpu} {torch.get_num_threads()} {get_cpp_compiler()}"
     return [_codecache.torch_key().hex(), all_options(), machine]
 
 
 def lower_functionalized(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
-    """Higher-order nodes around mutating ops become the op itself, behind the clones that `meta` asks for."""
+    """Replace higher-order nodes around mutating ops by the ops themselves, after the clones that `meta`
+    requests.
+    """
     with V.set_fake_mode(fake_mode):
         _post_grad.decompose_auto_functionalized(gm.graph)
         _post_grad.decompose_triton_kernel_wrapper_functional(gm.graph)

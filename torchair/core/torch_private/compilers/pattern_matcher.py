@@ -1,5 +1,5 @@
-"""Inductor's pattern matcher: what a graph is searched for, and what it becomes. It takes most of a second to
-load: not before there is a pattern.
+"""Inductor's pattern matcher: patterns and their replacements. It takes most of a second to load, so it is
+loaded with the first pattern.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _PATTERNS: Any = LazyModule("torch._inductor.pattern_matcher")
 
 
 def pattern_pass(name: str) -> Any:
-    """An empty set of replacements."""
+    """Return an empty set of replacements."""
     return _PATTERNS.PatternMatcherPass(pass_name=name)
 
 
 def fwd_only(fn: Callable[..., Any], args: Sequence[Any], **options: Any) -> fx.GraphModule:
-    """Traces what a pattern is made of: the forward computation alone."""
+    """Trace a pattern: only the forward computation."""
     return _PATTERNS.fwd_only(fn, args, **options)
 
 
 def is_fwd_only(trace: Any) -> bool:
-    """This one, or torch's own?"""
+    """Return whether the tracer is this `fwd_only` or torch's."""
     return trace is fwd_only or trace is _PATTERNS.fwd_only
 
 
 def accepts_decompositions(trace: Callable[..., Any]) -> bool:
-    """Does a tracer take `get_decomp_fn`? Not all do that users have."""
+    """Return whether a tracer accepts `get_decomp_fn`. Not all user-defined tracers do."""
     names = inspect.signature(trace).parameters.values()
     return any(p.name == "get_decomp_fn" or p.kind is inspect.Parameter.VAR_KEYWORD for p in names)
 
@@ -64,8 +64,8 @@ def register_pattern(
     pattern: Any = None,
     scalars: Mapping[str, float] | None = None,
 ) -> Any:
-    """Add a replacement to a set; its entry there. Who calls it has looked for duplicates: of entries, not of
-    the set itself, torch keeps no account.
+    """Add a replacement to a set and return its entry. The caller checks for duplicates, because torch only
+    checks entries of its own sets.
     """
     wildcards = dict(scalars or {})
     made = _PATTERNS.register_replacement(
@@ -78,14 +78,14 @@ def register_pattern(
         search_fn_pattern=pattern,
         scalar_workaround=wildcards,
     )
-    # torch keeps this dict for the traces with the values of a match, which have no wildcards: a constant
-    # that happens to be as the example was would be one.
+    # torch keeps this dict for traces with the values of a match, which have no wildcards. A constant that
+    # equals the example would become one.
     wildcards.clear()
     return matcher.patterns[made.op, made.fns[0]][-1]
 
 
 def exact_pattern(gm: fx.GraphModule, scalars: Mapping[str, float] | None = None) -> Any:
-    """The pattern of a traced graph, with all its numbers but those of these wildcards."""
+    """Return the pattern of a traced graph, with all its numbers except these wildcards."""
     names = [str(node.target) for node in gm.graph.find_nodes(op="placeholder")]
     return _PATTERNS.fx_to_pattern(gm, argnames=names, scalar_workaround=dict(scalars or {}))
 
@@ -94,43 +94,43 @@ def exact_pattern(gm: fx.GraphModule, scalars: Mapping[str, float] | None = None
 
 
 def is_pattern(value: Any) -> bool:
-    """Is this one, and not a constant?"""
+    """Return whether the value is a pattern, not a constant."""
     return isinstance(value, _PATTERNS.PatternExpr)
 
 
 def is_call(pattern: Any) -> bool:
-    """A call with arguments?"""
+    """Return whether the pattern is a call with arguments."""
     return isinstance(pattern, _PATTERNS._TargetArgsExpr)
 
 
 def is_keyword(pattern: Any) -> bool:
-    """A value with a name?"""
+    """Return whether the pattern is a named value."""
     return isinstance(pattern, _PATTERNS.KeywordArg | _PATTERNS.ExclusiveKeywordArg)
 
 
 def is_any(pattern: Any) -> bool:
-    """Whatever there is?"""
+    """Return whether the pattern matches any value."""
     return isinstance(pattern, _PATTERNS.Ignored | _PATTERNS.Arg)
 
 
 def is_nameless(pattern: Any) -> bool:
-    """A value of which only the place is known?"""
+    """Return whether the pattern is a value without a name."""
     return isinstance(pattern, _PATTERNS.Arg)
 
 
 def is_multiple(users: Any) -> bool:
-    """Any number of readers?"""
+    """Return whether any number of users is allowed."""
     return users is _PATTERNS.MULTIPLE
 
 
 def outputs_of(pattern: Any) -> list[Any]:
-    """The patterns of its results."""
+    """Return the patterns of the results."""
     is_several = isinstance(pattern, _PATTERNS.MultiOutputPattern)
     return [each for each in pattern.outputs if each is not None] if is_several else [pattern]
 
 
 def values_in(pattern: Any) -> list[Any]:
-    """What a pattern has that is no call: values with a name and without, in lists too."""
+    """Return all parts of a pattern that are not calls: named and unnamed values, also in lists."""
     found, rest = list[Any](), list(outputs_of(pattern))
     while rest:
         each = rest.pop()
@@ -144,7 +144,7 @@ def values_in(pattern: Any) -> list[Any]:
 
 
 def call_patterns(pattern: Any) -> list[Any]:
-    """All calls in a pattern, each once."""
+    """Return all calls in a pattern, each once."""
     found, rest = dict[Any, None](), list(outputs_of(pattern))
     while rest:
         each = rest.pop()

@@ -1,4 +1,4 @@
-"""Storages, streams, the allocator and the profiler: what a recording asks for."""
+"""Storages, streams, the allocator and the profiler, for recordings."""
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
@@ -30,29 +30,33 @@ __all__ = [
 
 
 def borrow_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor over the same memory that does not keep that memory alive."""
+    """Return a tensor on the same memory that does not keep the memory alive."""
     storage = tensor.untyped_storage()
     borrowed = borrow_memory(storage.data_ptr(), storage.nbytes(), tensor.dtype, tensor.device)
     return borrowed.set_(borrowed.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 def borrow_memory(address: int, nbytes: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A flat tensor over the memory at an address, which it neither owns nor frees."""
+    """Return a flat tensor on the memory at an address, which it neither owns nor frees."""
     storage = torch._C._construct_storage_from_data_pointer(address, device, nbytes)
     return torch.empty(0, dtype=dtype, device=device).set_(storage)
 
 
 def storage_id(tensor: torch.Tensor) -> int:
-    """Identity of the tensor's storage object; equal for views of one another, fake tensors included."""
+    """Return the identity of the tensor's storage, which is equal for views of each other, fake tensors
+    included.
+    """
     return tensor.untyped_storage()._cdata
 
 
 neg_view: Callable[[torch.Tensor], torch.Tensor] = torch._neg_view
-"""The tensor, negated when it is read."""
+"""Return the tensor with its negative bit flipped."""
 
 
 storage_use_count: Callable[[int], int] = torch._C._storage_Use_Count
-"""How many references a storage (by its `storage_id`) has: tensors, views, numpy arrays, autograd."""
+"""Return the number of references to a storage (by its `storage_id`): tensors, views, numpy arrays,
+autograd.
+"""
 
 
 def _wrapper_uses() -> int:
@@ -61,7 +65,7 @@ def _wrapper_uses() -> int:
 
 
 STORAGE_WRAPPER_USES = _wrapper_uses()
-"""References that a storage's Python object adds once somebody asked for it; it then stays for good."""
+"""References that a storage's Python object adds once it exists. It is never removed."""
 
 
 def _same_addresses(tensors: list[Any], addresses: Sequence[int | None], indices: Sequence[int]) -> bool:
@@ -71,36 +75,40 @@ def _same_addresses(tensors: list[Any], addresses: Sequence[int | None], indices
 same_addresses: Callable[[list[Any], list[int | None], list[int]], bool] = getattr(
     torch._C, "_tensors_data_ptrs_at_indices_equal", _same_addresses
 )
-"""Are the tensors at these indices where `addresses`, a list as long as `tensors`, says? In C++ where torch
-was built with CUDA.
+"""Return whether the tensors at these indices have the addresses in `addresses`, a list as long as `tensors`.
+In C++ if torch was built with CUDA.
 """
 
 
 def raw_stream_getter(device_type: str) -> Callable[[int], int] | None:
-    """A quick function from device index to the current stream's handle; None where there is no such call."""
+    """Return a fast function from device index to the handle of the current stream, or None if torch has
+    none.
+    """
     return _raw_call(device_type, "getCurrentRawStream")
 
 
 def capturing_getter(device_type: str) -> Callable[[], bool] | None:
-    """A quick function that tells whether the current stream is being captured; None where there is none."""
+    """Return a fast function that returns whether the current stream is being captured, or None if torch has
+    none.
+    """
     return _raw_call(device_type, "isCurrentStreamCapturing")
 
 
 def _raw_call(device_type: str, name: str) -> Any:
-    """A device's own C call, without the Python around it; None where there is none."""
+    """Return a C function of a device without its Python wrapper, or None if there is none."""
     owner = torch._C if device_type == "cuda" else getattr(getattr(torch, device_type, None), "_C", None)
     return getattr(owner, f"_{device_type}_{name}", None)
 
 
 def clear_blas_workspaces(device_type: str) -> None:
-    """Let go of the matmul workspaces that hang on streams: a recording then takes its own from its pool."""
+    """Free the matmul workspaces of streams, so that a recording allocates its own ones from its pool."""
     clear = getattr(torch._C, f"_{device_type}_clearCublasWorkspaces", None)
     if clear is not None:
         clear()
 
 
 def end_pool_allocation(device_type: str, index: int, pool: Any) -> None:
-    """After a capture that broke off: allocations stop going to its pool (they may have stopped already)."""
+    """Stop allocations from a pool after a failed capture (they may have stopped already)."""
     end = getattr(torch._C, f"_{device_type}_endAllocateToPool", None)
     if end is not None:
         with contextlib.suppress(RuntimeError):
@@ -108,13 +116,13 @@ def end_pool_allocation(device_type: str, index: int, pool: Any) -> None:
 
 
 def is_profiling() -> bool:
-    """Is a profiler on? A named range costs microseconds even when nobody listens."""
+    """Return whether a profiler is on. A named range costs microseconds even without a profiler."""
     return profiler._is_profiler_enabled
 
 
 def view_like(base: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
-    """The view of `base` that has the sizes, strides and offset of `sample`, as AOTAutograd makes it: both
-    have one version. Of other types, `sample` itself.
+    """Return the view of `base` with the sizes, strides and offset of `sample`, as AOTAutograd creates it:
+    both share one version counter. Return `sample` itself if the dtypes differ.
     """
     if base.is_conj() != sample.is_conj():
         base = base.conj()
@@ -128,7 +136,7 @@ def view_like(base: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
 
 
 def mark_propagated(tensor: torch.Tensor, dims: set[int]) -> None:
-    """Tell Dynamo that these sizes came out of a graph as symbols."""
+    """Mark these sizes for Dynamo as symbols that a graph returned."""
     have = getattr(tensor, _PROPAGATED, None)
     setattr(tensor, _PROPAGATED, dims.copy() if have is None else have | dims)
 
@@ -139,5 +147,5 @@ _PROPAGATED = (
 
 
 def disabled_autocast() -> Any:
-    """A context without autocast."""
+    """Return a context without autocast."""
     return torch._C._DisableAutocast()

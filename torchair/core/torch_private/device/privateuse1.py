@@ -1,4 +1,4 @@
-"""A device of one's own in torch."""
+"""Register a PrivateUse1 device in torch."""
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
@@ -36,23 +36,25 @@ __all__ = [
 ]
 
 FIXED = ("current_device", "device_count", "is_available", "get_device_properties")
-"""What a device answers while a program is traced holds for its calls."""
+"""Functions of the device whose results at trace time are constants of the traced program."""
 
 
 def backend_name() -> str:
-    """The name of the device that torch leaves to others; `privateuseone` where nobody has taken it."""
+    """Return the name of the PrivateUse1 device, `privateuseone` if it was not renamed."""
     return torch._C._get_privateuse1_backend_name()
 
 
 def rename_backend(name: str, module: ModuleType) -> None:
-    """That device has a name from now on, a module `torch.<name>`, and methods of tensors and the like."""
+    """Rename the PrivateUse1 device: set its name, its module `torch.<name>`, and the methods of tensors."""
     rename_privateuse1_backend(name)
     torch._register_device_module(name, module)
     generate_methods_for_privateuse1_backend(for_storage=True)
 
 
 def exchange_by_dlpack(name: str) -> None:
-    """`torch.from_dlpack` takes tensors of the device: torch looks for a name that none has."""
+    """Make `torch.from_dlpack` accept tensors of the device: torch looks for a device name that no device
+    has.
+    """
     plain = torch.Tensor.__dlpack_device__
 
     @functools.wraps(plain)
@@ -65,15 +67,15 @@ def exchange_by_dlpack(name: str) -> None:
 
 
 def keep_constructors() -> None:
-    """`torch.set_default_device` and `with device:` hold for the functions that torch has now: it looks them
-    up once, by name, and would not know those that take their places.
+    """Make `torch.set_default_device` and `with device:` cover the current functions of torch. torch looks
+    them up once by name, and would not find functions that replace them.
     """
     _device_constructors()
 
 
 def compile_by_default(name: str, backend: Callable[..., Any]) -> None:
-    """`torch.compile` without a backend takes this for graphs of the device, which Inductor does not know;
-    Inductor's options hold meanwhile.
+    """Make `torch.compile` without a backend use this one for graphs of the device, which Inductor does not
+    support. Inductor's options are set meanwhile.
     """
     plain = torch._TorchCompileInductorWrapper.__call__
 
@@ -88,14 +90,14 @@ def compile_by_default(name: str, backend: Callable[..., Any]) -> None:
 
 
 def _tensors(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[torch.Tensor]:
-    """Those of a graph that Dynamo made."""
+    """Yield the tensors of a Dynamo graph."""
     values = [inputs, *(node.meta.get("example_value") for node in gm.graph.nodes)]
     yield from (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
     yield from (*gm.parameters(), *gm.buffers())
 
 
 def register_interface(name: str, module: Any, stream: type, event: type) -> None:
-    """What Dynamo asks of a device, answered by its module."""
+    """Register the device interface that Dynamo uses, implemented by the device's module."""
 
     def raw_stream(index: int) -> int:
         return module.current_stream(index).stream_id
@@ -133,7 +135,7 @@ def register_interface(name: str, module: Any, stream: type, event: type) -> Non
 
 
 def _trace_streams(module: Any, stream: type, event: type) -> None:
-    """Let Dynamo take streams and events of the device as it takes those of CUDA."""
+    """Make Dynamo handle streams and events of the device like those of CUDA."""
     UserDefinedClassVariable._in_graph_classes().update((stream, event))
     handlers = TorchInGraphFunctionVariable._get_handlers()
     for ours, like in (
@@ -150,9 +152,9 @@ def _trace_streams(module: Any, stream: type, event: type) -> None:
 
 
 def _default_stream(variable: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-    """The stream itself, as one that a program has from outside; it is the same in every call."""
+    """Return the default stream as an external stream. It is the same in every call."""
     if args or kwargs or variable.source is None:
-        return None  # as any function
+        return None  # handle it like any function
     source = CallFunctionNoArgsSource(variable.source)
     return VariableTracker.build(tx, variable.value(), source)
 

@@ -1,4 +1,4 @@
-"""Groups of processes."""
+"""Process groups."""
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
@@ -22,54 +22,58 @@ __all__ = [
 ]  # fmt: skip
 GroupName = Any
 group_tag = distributed_c10d._get_group_tag
-"""The tag of a group. Dynamo knows this function, so it stands here as it is."""
+"""Return the tag of a group. Dynamo knows this function by identity, so it is not wrapped."""
 
 
 def serve(group: ProcessGroup, backend: Any, devices: tuple[str, ...]) -> None:
-    """The backend carries the group's tensors of these devices."""
+    """Use the backend for the group's tensors on these devices."""
     group._set_default_backend(ProcessGroup.BackendType.GLOO)
     for device in devices:
         group._register_backend(torch.device(device), ProcessGroup.BackendType.GLOO, backend)
 
 
 def done(results: Any) -> Work:
-    """A piece of work that is done."""
+    """Return a completed work object."""
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result(results)
     return torch._C._distributed_c10d._create_work_from_future(future)
 
 
 def name_of(tag: str, ranks: Sequence[int]) -> GroupName:
-    """What functional collectives call the group of these ranks."""
+    """Return the name of the group of these ranks for functional collectives."""
     return group_of(tag, ranks).group_name
 
 
 def group_of(tag: str, ranks: Sequence[int]) -> ProcessGroup:
-    """The group that was made with this tag, if any was given, of these ranks."""
+    """Return the group with these ranks and this tag.
+
+    Raises:
+        NotPossible: if there is none.
+    """
     found = distributed_c10d._find_pg_by_ranks_and_tag(tag, list(ranks))
     if found is None:
         raise NotPossible(
             f"there is no process group of the ranks {list(ranks)}",
             got=f"tag {tag!r}",
-            next="make it with torch.distributed.new_group before the call",
+            next="create it with torch.distributed.new_group() before the call",
         )
     return found
 
 
 def size_of(name: GroupName) -> int:
-    """How many ranks a group has."""
+    """Return the number of ranks of a group."""
     return distributed_c10d._resolve_process_group(name).size()
 
 
 def ranks_of(name: GroupName) -> tuple[str, list[int]]:
-    """Tag and ranks of a group, by which `group_of` finds it."""
+    """Return tag and ranks of a group, which identify it for `group_of`."""
     group = distributed_c10d._resolve_process_group(name)
     return group_tag(group), distributed_c10d.get_process_group_ranks(group)
 
 
 def make_traceable(rows: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
-    """Dynamo puts a call of the second in place of one of the first, which takes the same arguments. It looks
-    for it by its name in torch's module of functional collectives.
+    """Make Dynamo replace calls of each first function by the second, which has the same arguments. Dynamo
+    looks it up by name in torch's module of functional collectives.
     """
     for function, replacement in rows.items():
         setattr(functional, replacement.__name__, replacement)

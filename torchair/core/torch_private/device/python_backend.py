@@ -1,4 +1,4 @@
-"""A device of one's own without C++: its tensors lie in memory of the host, and Python runs their ops."""
+"""A PrivateUse1 device in Python: its tensors use host memory, and Python runs their ops."""
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
@@ -16,11 +16,11 @@ __all__ = ["as_tensor_of", "host_of", "natively", "put_at", "register_device", "
 KEY = "PrivateUse1"
 _HOST = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _LIBRARIES: list[Any] = []
-_KEPT: list[Any] = []  # torch has only addresses of them
+_KEPT: list[Any] = []  # torch stores only their addresses
 
 
 def register_device() -> None:
-    """Torch has one device of that kind from now on."""
+    """Register one device of this type in torch."""
 
     kinds: Any = torch._C._acc
     answers = dict.fromkeys(("is_available", "has_primary_context", "is_built"), lambda *_: True)
@@ -34,7 +34,9 @@ def register_device() -> None:
 
 
 def _new_storage(cls: type, *args: Any, device: Any = None, **rest: Any) -> Any:
-    """Torch would ask for an allocator of the device, which only C++ can give it, and end the process."""
+    """Create a storage. For this device, torch would look for an allocator, which only C++ can provide, and
+    end the process.
+    """
     given = torch.device("cpu" if device is None else device)
     if given.type != torch._C._get_privateuse1_backend_name():
         device = {} if device is None else {"device": device}
@@ -43,43 +45,43 @@ def _new_storage(cls: type, *args: Any, device: Any = None, **rest: Any) -> Any:
 
 
 def storage_on(device: torch.device, memory: torch.UntypedStorage) -> Any:
-    """A storage of the device on memory of the host, which it keeps for as long as it is looked at."""
+    """Return a storage of the device on host memory, and keep that memory alive."""
     storage = torch._C._construct_storage_from_data_pointer(memory.data_ptr(), device, memory.nbytes())
     storage._host = memory
     return storage
 
 
 def run_ops_by(kernel: Callable[..., Any], also: Sequence[Any] = ()) -> None:
-    """Every op on the device that nobody registered a kernel for is run by this one: `kernel(op, *args)`; and
-    `also` these, which torch has a kernel for.
+    """Register a fallback kernel for all ops on the device without their own kernel: `kernel(op, *args)`. It
+    also replaces torch's kernels of the ops `also`.
     """
     library = torch.library.Library("_", "IMPL")
     library.fallback(kernel, KEY)
     copies = torch.library.Library("aten", "IMPL")
     for op in also:
         copies.impl(op, functools.partial(kernel, op), KEY)
-    for lazy in ("Conjugate", "Negative"):  # a copy computes what was put off; torch would copy for it, again
+    for lazy in ("Conjugate", "Negative"):  # copies resolve these bits; torch would make another copy
         copies.impl("_copy_from", torch.library.fallthrough_kernel, lazy)
     _LIBRARIES.extend([library, copies])
 
 
 def natively(op: Any, *args: Any) -> Any:
-    """An op that looks at no element, as torch does it for the host."""
+    """Run an op that reads no element with torch's kernel for the CPU."""
     return op.redispatch(_HOST, *args)
 
 
 def as_tensor_of(device: torch.device, host: torch.Tensor) -> torch.Tensor:
-    """A tensor of the device on the memory of this one, which it keeps."""
+    """Return a tensor of the device on the memory of a host tensor, which it keeps alive."""
     return put_at(torch._C._acc.create_empty_tensor([0], host.dtype), device, host)
 
 
 def put_at(tensor: torch.Tensor, device: torch.device, host: torch.Tensor) -> torch.Tensor:
-    """The tensor of the device lies where `host` does from now on."""
+    """Move a tensor of the device to the memory of `host`."""
     return _laid(tensor, storage_on(device, host.untyped_storage()), host)
 
 
 def window(tensor: torch.Tensor, host: torch.Tensor) -> torch.Tensor:
-    """On the memory of a tensor of the device, the view that `host` is of the same memory."""
+    """Return the view on the memory of a device tensor that corresponds to the view `host` of that memory."""
     return _laid(torch._C._acc.create_empty_tensor([0], host.dtype), tensor.untyped_storage(), host)
 
 
@@ -89,9 +91,9 @@ def _laid(tensor: torch.Tensor, storage: torch.UntypedStorage, like: torch.Tenso
 
 
 def host_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the device as one of the host, on the same memory."""
+    """Return a tensor of the device as a host tensor on the same memory."""
     memory = getattr(tensor.untyped_storage(), "_host", None)
-    if memory is None:  # it has none
+    if memory is None:  # it has no memory
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
     host = torch.empty(0, dtype=tensor.dtype)
     host.set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())

@@ -1,5 +1,5 @@
-"""Functions that the user says are constant (`torch._dynamo.assume_constant_result`): a trace calls them and
-guards nothing. In another process they are called again, and must say the same.
+"""Functions that the user declares constant (`torch._dynamo.assume_constant_result`). A trace calls them
+without a guard. In another process they are called again, and must return the same result.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -21,7 +21,7 @@ from torchair.core.fingerprint.python_objects import PLAIN, data
 
 @dataclass(frozen=True)
 class Assumed:
-    """A call, and its result."""
+    """A call and its result."""
 
     module: str
     name: str
@@ -31,20 +31,24 @@ class Assumed:
 
     @staticmethod
     def of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Assumed:
-        """`NotPossible` where another process could not make this call."""
+        """Return the record of a call.
+
+        Raises:
+            NotPossible: if another process cannot repeat the call.
+        """
         module, name = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
         is_plain = all(isinstance(each, PLAIN) for each in (*args, *kwargs.values()))
         if not is_plain or not callable(_found(module, name)):
             raise NotPossible(
-                f"{module}.{name} is taken for a constant, and another process cannot repeat the call",
+                f"{module}.{name} is assumed to be constant, but another process cannot repeat the call",
             )
         return Assumed(module, name, args, tuple(kwargs.items()), data(result))
 
     def why_other(self) -> str | None:
-        """None where it says the same in this process."""
+        """Return why this process has another result, or None if it is the same."""
         function = _found(self.module, self.name)
         if not callable(function):
-            return f"there is no {self.module}.{self.name}"
+            return f"{self.module}.{self.name} does not exist"
         try:
             now = data(function(*self.args, **dict(self.kwargs)))
         except Exception as error:
@@ -63,7 +67,7 @@ def _found(module: str, name: str) -> Any:
 
 @contextmanager
 def recorded_constants() -> Iterator[list[tuple[Any, ...]]]:
-    """The calls that a trace makes: function, arguments, result."""
+    """Yield the list of calls that a trace makes: function, arguments, result."""
     own, calls = functions.invoke_and_store_as_constant, list[tuple[Any, ...]]()
 
     def record(tx: Any, function: Any, name: str, args: Any, kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Graphs that Dynamo has captured, traced once more as data: no code of the user's is run for that."""
+"""Graphs that Dynamo has captured, traced once more as data without running user code."""
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
@@ -28,18 +28,18 @@ from torchair.core.torch_private.fake.tracing import as_in_a_compile, functional
 __all__ = ["CapturedGraph", "NotWhole", "SizedGraph", "ends_early", "number_places", "sized_graph"]
 
 NotWhole = (Unsupported, FailOnRecompileLimitHit)
-"""Errors of a call that had to be one graph, and is not."""
+"""Errors of a call that was required to be one graph, but is not."""
 Sizes = tuple[Any, ...]
-"""Of a tensor: numbers, and expressions of symbols."""
+"""The sizes of a tensor: numbers, and expressions of symbols."""
 
 
 class CapturedGraph:
-    """A graph of Dynamo's, and which sizes it was captured for. It holds no fake tensor: they would keep
-    parameters from being swapped.
+    """A Dynamo graph and the sizes it was captured for. It holds no fake tensors, which would keep parameters
+    from being swapped.
     """
 
     def __init__(self, gm: fx.GraphModule, copied: fx.GraphModule) -> None:
-        """`copied`: the same calls, which a backend does not change."""
+        """Read the facts of `gm`. `copied` has the same calls, and backends do not change it."""
         self.is_whole = not ends_early(gm)
         self.gm = copied
         for node in copied.graph.nodes:
@@ -54,7 +54,7 @@ class CapturedGraph:
         self._ranges: dict[Any, Any] = {}
 
     def settle(self) -> None:
-        """Note what guards there are, when all are made."""
+        """Record the guards after all of them are installed."""
         env, fakes, self._env, self._fakes = self._env, self._fakes, None, []
         self.inputs = [_sizes(fake, env) for fake in fakes]
         if env is not None:
@@ -67,13 +67,13 @@ class CapturedGraph:
 
 
 def ends_early(gm: fx.GraphModule) -> bool:
-    """Return whether a graph of Dynamo's ends before its function returns."""
+    """Return whether a Dynamo graph ends before its function returns."""
     reason = getattr(gm, "compile_subgraph_reason", None)
     return reason is None or reason.graph_break
 
 
 def number_places(gm: fx.GraphModule) -> tuple[int, ...]:
-    """Return the places of inputs that are Python numbers and matter to tensors: Dynamo hands floats over as
+    """Return the indices of inputs that are Python numbers and affect tensors. Dynamo passes floats as
     tensors.
     """
     made_of = {node.args[0] for node in gm.graph.nodes if _is_given_number(node)}
@@ -90,13 +90,13 @@ def _is_number(node: fx.Node) -> bool:
 
 
 def _matters(number: fx.Node) -> bool:
-    """Is anything but numbers computed from it?"""
+    """Return whether anything other than numbers is computed from it."""
     users = [user for user in number.users if user.op != "output"]
     return any(not _is_number(user) or _matters(user) for user in users)
 
 
 def _is_given_number(node: fx.Node) -> bool:
-    """Is it a number that Dynamo hands over as a tensor?"""
+    """Return whether the node is a number that Dynamo passes as a tensor."""
     value = node.meta.get("example_value")
     source = node.args[0] if node.op == "call_method" and node.target == "item" else None
     is_item = isinstance(source, fx.Node) and source.op == "placeholder"
@@ -116,7 +116,9 @@ def _sizes(fake: Any, env: ShapeEnv | None) -> Any:
 
 
 def _holds(guards: Sequence[Any], ranges: Mapping[Any, Any], values: Mapping[Any, int]) -> bool:
-    """Return whether all guards on these symbols hold for these values; guards that need others are kept."""
+    """Return whether all guards on these symbols hold for these values; guards on other symbols count as
+    fulfilled.
+    """
     for symbol, value in values.items():
         bounds = ranges.get(symbol)
         if bounds is not None and not bounds.lower <= value <= bounds.upper:
@@ -133,12 +135,12 @@ class SizedGraph:
         self._env = env
 
     def admits(self, size: int) -> bool:
-        """Return whether the calls are the same ones for this size."""
+        """Return whether the calls are the same for this size."""
         guards = [guard.expr for guard in self._env.guards]
         return _holds(guards, self._env.var_to_range, {self.symbol: size})
 
     def forget(self) -> None:
-        """Let go of fake tensors."""
+        """Release the fake tensors."""
         for node in self.gm.graph.nodes:
             node.meta = {}
 
@@ -167,8 +169,8 @@ class SizedGraph:
 def sized_graph(
     captured: CapturedGraph, args: Sequence[Any], dims: Mapping[int, int], size: int
 ) -> SizedGraph:
-    """Trace a captured graph for the inputs of one call: `dims` gives, by the place of each input that has
-    the size, its dimension (-1 where the input is the size itself).
+    """Trace a captured graph for the inputs of one call. `dims` maps the index of each input that has the
+    size to its dimension, or to -1 if the input is the size itself.
     """
     env = ShapeEnv()
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
@@ -195,7 +197,9 @@ def sized_graph(
 
 
 def _noting_writes(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[int]]:
-    """A function that is made functional, and a list of the arguments that it has written."""
+    """Return a wrapper of a function for functionalization, and a list that receives the arguments it has
+    written.
+    """
     written: list[int] = []
 
     def run(*args: Any) -> Any:
@@ -214,7 +218,9 @@ def _is_written(tensor: FunctionalTensor) -> bool:
 
 
 class _WithNumbers(fx.Interpreter):
-    """Runs a graph with the numbers of a call where Dynamo's graph reads them from tensors of one element."""
+    """Runs a graph with the numbers of a call where Dynamo's graph reads them from tensors with one
+    element.
+    """
 
     def __init__(self, captured: CapturedGraph, args: Sequence[Any]) -> None:
         super().__init__(captured.gm, garbage_collect_values=False)
@@ -222,6 +228,6 @@ class _WithNumbers(fx.Interpreter):
         self._given = dict(zip(captured.gm.graph.find_nodes(op="placeholder"), args, strict=True))
 
     def run_node(self, n: fx.Node) -> Any:
-        """The value of a node."""
+        """Return the value of a node."""
         source = n.args[0] if n.name in self._numbers else None
         return self._given[source].item() if isinstance(source, fx.Node) else super().run_node(n)

@@ -1,4 +1,4 @@
-"""Options of torch's own that change what is compiled."""
+"""torch's own options that affect compilation."""
 
 # pyright: reportAttributeAccessIssue=false
 
@@ -26,20 +26,20 @@ WITHOUT_EFFECT = (
     "cutlass.cutlass_dir",
     "xpu.cutlass_dir",
 )
-"""Beginnings of names of options that change what is said, how fast a compile is, or where its tools are: the
-last one is the folder that the process was started in.
+"""Prefixes of options that only affect messages, compile speed, or the location of tools; the last one is the
+directory in which the process was started.
 """
 
 
 def torch_options() -> str:
-    """A digest of each group of them."""
+    """Return a digest of each group of options."""
     groups = {"dynamo": dynamo_config, "functorch": functorch_config, "inductor": inductor_config}
     return ", ".join(f"{name} {_digest(group.get_config_copy())}" for name, group in groups.items())
 
 
 def options_with_code() -> list[str]:
-    """Those that were set to functions or objects, passes of the user's say: what these do, nobody can tell
-    in another process.
+    """Return the options set to functions or objects, for example user passes. Their behavior cannot be
+    identified in another process.
     """
     groups = (functorch_config, inductor_config)
     return [
@@ -67,7 +67,7 @@ def _digest(options: dict[str, Any]) -> str:
 
 
 def _told(value: Any) -> str:
-    """Sets have another order in each process, and objects another address."""
+    """Return a text that is the same in all processes: sets are sorted, and objects have no addresses."""
     if isinstance(value, set | frozenset):
         return f"{{{', '.join(sorted(map(_told, value)))}}}"
     if isinstance(value, list | tuple):

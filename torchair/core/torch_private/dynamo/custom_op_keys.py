@@ -1,5 +1,5 @@
-"""What a compile takes from an operator of the user's: its schema, the function that says its shapes, and
-what it is made of. A kernel that is called when the program runs is not among them, unless the operator was
+"""Keys of user-defined operators: the parts that affect compilation. These are the schema, the shape
+function, and the definition. A kernel that is called at run time is not included, unless the operator was
 defined with it.
 """
 
@@ -24,15 +24,17 @@ from torchair.core.fingerprint.python_objects import OWN, code_digest, codes_ins
 from torchair.core.torch_private.operators.schemas import OpOverload, OpOverloadPacket, find_overload
 
 BUILT_IN = ("aten", "prims", "prim", "torchair", "npu", "profiler", "_c10d_functional", "c10d_functional")
-"""Operators that are known by the versions of torch and of this package."""
+"""Namespaces of operators that the versions of torch and of this package identify."""
 _REGISTERED = re.compile(r"registered at (.+):\d+")
 _TORCH = Path(torch.__file__).parent
 FIELDS = ("_init_fn", "_abstract_fn", "_backend_fns", "_torch_dispatch_fns", "_tags")
 
 
 def op_facts(targets: Iterable[Any]) -> dict[str, str]:
-    """Of those that are operators of the user's; `NotPossible` where one is a Python function that nobody has
-    looked into.
+    """Return the keys of the user-defined operators among the targets.
+
+    Raises:
+        NotPossible: if a target is a Python function that Dynamo did not trace.
     """
     found = dict[str, str]()
     for target in targets:
@@ -43,12 +45,12 @@ def op_facts(targets: Iterable[Any]) -> dict[str, str]:
             _add(target, found)
         elif isinstance(target, types.FunctionType) and target.__module__.partition(".")[0] not in OWN:
             name = f"{target.__module__}.{target.__qualname__}"
-            raise NotPossible(f"Dynamo does not look into {name}, so nobody would notice when it changes")
+            raise NotPossible(f"Dynamo does not trace {name}, so a change of it would not be noticed")
     return found
 
 
 def targets_of(gm: torch.fx.GraphModule) -> Iterator[Any]:
-    """What a graph and those inside it call."""
+    """Yield the targets of all calls in a graph and its subgraphs."""
     for module in gm.modules():
         if isinstance(module, torch.fx.GraphModule):
             yield from (node.target for node in module.graph.nodes if node.op == "call_function")
@@ -61,18 +63,18 @@ def _add(op: OpOverload, found: dict[str, str]) -> None:
 
 
 def why_other_ops(facts: Mapping[str, str]) -> str | None:
-    """None where this process has the same operators."""
+    """Return why this process has other operators, or None if they are the same."""
     for name, fact in facts.items():
         op = find_overload(name)
         if op is None:
-            return f"there is no operator {name}"
+            return f"the operator {name} is not registered"
         if op_fact(op) != fact:
             return f"the operator {name} has changed"
     return None
 
 
 def op_fact(op: OpOverload) -> str:
-    """A digest of all that a trace sees of it."""
+    """Return a digest of everything that a trace sees of the operator."""
     name = op._schema.name
     rows = [str(op._schema), repr(sorted(map(str, op.tags)))]
     definition = OPDEFS.get(name)
@@ -89,7 +91,9 @@ def op_fact(op: OpOverload) -> str:
 
 
 def _told(value: Any) -> str:
-    """Functions by their code, and that of what they wrap."""
+    """Return a text for a value. Functions are identified by their code and the code of functions they
+    wrap.
+    """
     if isinstance(value, types.FunctionType):
         return repr([code_digest(code) for code in codes_inside(value)])
     if isinstance(value, Mapping):

@@ -1,5 +1,5 @@
-"""Numbers of Python that Dynamo hands to a graph as tensors, because they may change: `dynamic=True` does so
-with each float.
+"""Python floats that Dynamo passes to a graph as tensors because they may change. `dynamic=True` does so with
+each float.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ __all__ = ["floats_of_modules"]
 
 
 def floats_of_modules(gm: fx.GraphModule) -> Iterator[tuple[fx.Node, torch.SymFloat]]:
-    """The calls that make numbers of such tensors in Dynamo's graph, of attributes of modules: an epsilon, a
-    scale. What a function is called with may be another number each time.
+    """Yield the calls that read such floats from attributes of modules (an epsilon, a scale). Floats that are
+    function arguments may differ in each call and are not included.
     """
     for node in gm.graph.find_nodes(op="call_method", target="item"):
         value = node.meta.get("example_value")

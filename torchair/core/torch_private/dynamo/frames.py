@@ -1,7 +1,7 @@
-"""Dynamo's work on one call as data: the frame's new code, and guards that another process can check.
+"""Dynamo's result for one call as data: the new code of the frame, and guards that another process can check.
 
-Guards are kept with what they saw, and made anew of the objects of the process that loads them, once these
-have proved to be the same (`guards.py`).
+Guards are stored with the facts they saw. A process that loads them verifies the facts and creates the guards
+again for its own objects (`guards.py`).
 """
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
@@ -45,70 +45,78 @@ Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 Scope = dict[str, Any]
 _number = itertools.count()
 NAMED_TUPLE = "namedtuple_"
-"""How the scopes are called in which Python makes named tuples; none of them is a module."""
+"""Prefix of the scopes in which Python creates named tuples. They are not modules."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What Dynamo made of one call. All of it is data."""
+    """Dynamo's result for one call. All fields can be serialized."""
 
     code: Any
-    """Byte code, as `SerializedCode`."""
+    """The byte code, as `SerializedCode`."""
     compiled: str
-    """The name by which it calls the compiled graph,"""
+    """The name by which the code calls the compiled graph."""
     imports: Mapping[str, str]
-    """those of modules,"""
+    """Names of modules in the code."""
     builtins: str
-    """and that of Python's own names."""
+    """The name of the built-ins in the code."""
     constants: Mapping[str, Any]
-    """Results of functions that are said to be constant, by name,"""
+    """Results of functions that are assumed to be constant, by name."""
     assumed: tuple[Assumed, ...]
-    """and all such calls."""
+    """All calls of such functions."""
     guards: Guards
     sources: tuple[TracedSources, ...]
     ops: Mapping[str, str]
-    """Operators of the user's, and what was seen of them."""
+    """User-defined operators and their keys."""
     text: str
-    """The graph and its inputs, to read."""
+    """The graph and its inputs, as readable text."""
 
     def code_object(self) -> types.CodeType:
-        """The byte code."""
+        """Return the byte code."""
         return SerializedCode.to_code_object(self.code)
 
     def pack(self) -> bytes:
-        """For a file; `NotPossible` says what in it is no data."""
+        """Serialize the frame.
+
+        Raises:
+            NotSerializable: if a part cannot be serialized; the message names it.
+        """
         try:
             return pickle.dumps({f.name: getattr(self, f.name) for f in dataclasses.fields(self)}, protocol=5)
         except Exception as error:
-            raise NotSerializable(f"Dynamo's code cannot be kept: {first_line(error)}") from error
+            raise NotSerializable(f"Dynamo's code cannot be serialized: {first_line(error)}") from error
 
     @staticmethod
     def unpack(data: bytes) -> Frame:
-        """What was packed."""
+        """Return the frame that was packed."""
         return Frame(**_loads(data))
 
     def why_other(self) -> str | None:
-        """None where the code that was traced is what this process has."""
+        """Return which traced code differs in this process, or None."""
         whys = (each.why_other() for each in (*self.sources, *self.assumed))
         return next((why for why in whys if why is not None), None) or why_other_ops(self.ops)
 
 
 class NotSerializable(NotPossible):
-    """What Dynamo made of a call is no data."""
+    """Dynamo's result for a call cannot be serialized."""
 
 
 def usual_compile(method: Any, backend: Backend, dynamic: bool | None) -> Callable[..., Any]:
-    """`torch.compile` for what cannot be kept."""
+    """Call `torch.compile`, for methods whose compilation cannot be cached."""
     return torch.compile(method, backend=backend, dynamic=dynamic, fullgraph=True)
 
 
 class Ready:
-    """A frame in this process: its guards, and its function."""
+    """A frame in this process: its guards and its function."""
 
     def __init__(
         self, frame: Frame, function: types.FunctionType, scope: Scope, load: Callable[[], Any]
     ) -> None:
-        """For calls like this one; `OtherCall` where it is for others. Then `load` is not called."""
+        """Load the frame for calls like this one.
+
+        Raises:
+            OtherCall: if the frame is for other calls. `load` is then not called.
+        """
         own = _Names(function.__globals__, frame)
         try:
             self._guards, self._held = frame.guards.manager(function.__code__, scope, own.scope)
@@ -129,11 +137,11 @@ class Ready:
         self.function.__kwdefaults__ = function.__kwdefaults__
 
     def matches(self, scope: Scope) -> bool:
-        """Is it for a call with these variables, as things are?"""
+        """Return whether the guards accept a call with these variables."""
         return self._guards.check(scope)
 
     def why_not(self, scope: Scope) -> str:
-        """Which guard fails."""
+        """Return which guard fails."""
         found = self._guards.check_verbose(scope)
         if found.result:
             return ""
@@ -147,8 +155,10 @@ def capture_frame(
     backend: Backend,
     dynamic: bool | None,
 ) -> tuple[Frame, Callable[..., Any]]:
-    """Trace a call and compile its graph; `NotPossible` where the result is no data. Errors of the trace and
-    of the backend are raised as they are.
+    """Trace a call and compile its graph. Errors of the trace and of the backend are raised unchanged.
+
+    Raises:
+        NotSerializable: if the result cannot be serialized.
     """
     found = dict[str, tuple[Callable[..., Any], str, list[Any]]]()
 
@@ -173,25 +183,25 @@ def capture_frame(
             restart_reasons=set(),
         )
         if not found:
-            raise NotSerializable("the call has no tensor operations")
+            raise NotSerializable("the call has no tensor operations to compile")
         ((name, (compiled, text, targets)),) = found.items()
         captured = made.graph_capture_output(frame.argdefs, frame.kwdefaults)
         added = {each: frame.globals[each] for each in set(frame.globals) - before}
         try:
             function = convert_frame.get_traced_fn(method)[0]
             called = FrameCall(name, text, targets, added, calls, reads)
-            # Guards look at the modes that the trace has taken away; `torch.set_default_device` is one.
+            # Guards read the function modes that the trace has removed; `torch.set_default_device` is one.
             with torch_function_mode_stack_state_mgr.temp_restore_stack():
                 return _frame(captured, function, called), compiled
         finally:
-            # Whoever runs the frame adds them for as long as that takes.
+            # Code that runs the frame adds these names for the duration of the run.
             for each in added.keys() - captured.import_sources.keys():
                 frame.globals.pop(each, None)
 
 
 @contextmanager
 def _tracing(dynamic: bool | None) -> Iterator[None]:
-    """As `torch.compile` goes about it, but for the cache of the frame's code."""
+    """Trace like `torch.compile`, but without the cache of the frame's code."""
     with (
         get_metrics_context(),
         dynamo_timed("capture_frame"),
@@ -210,20 +220,24 @@ class FrameCall:
     name: str
     text: str
     targets: Sequence[Any]
-    """What the graph calls."""
+    """Targets of the calls in the graph."""
     added: Mapping[str, Any]
-    """What Dynamo has added to the names of the module."""
+    """Names that Dynamo has added to the module."""
     calls: Sequence[tuple[Any, ...]]
-    """Calls of functions that are said to be constant."""
+    """Calls of functions that are assumed to be constant."""
     reads: Reads
-    """What the trace has read without a guard."""
+    """Unguarded reads of the trace."""
 
     def constants(self) -> dict[str, Any]:
-        """Those of them that are data."""
+        """Return the added names whose values are plain data."""
         return {name: value for name, value in self.added.items() if isinstance(value, PLAIN)}
 
     def modules(self, made: Any) -> dict[str, str]:
-        """Those of them that are modules; `NotSerializable` where the code needs another."""
+        """Return the added names that are modules.
+
+        Raises:
+            NotSerializable: if the code needs another object.
+        """
         found = dict[str, str](made.import_sources)
         builtins_name = made.output_graph.name_of_builtins_dict_key_in_fglobals
         sources = [getattr(guard.originating_source, "name", "") for guard in made.output_graph.guards]
@@ -237,7 +251,9 @@ class FrameCall:
                 found[name] = value["__name__"]
             elif name in made.bytecode.co_names or f"G[{name!r}]" in text:
                 kind = type(value).__qualname__
-                raise NotSerializable(f"Dynamo's code needs an object of this process: {name}, a {kind}")
+                raise NotSerializable(
+                    f"Dynamo's code needs an object that exists only in this process: {name}, a {kind}"
+                )
         return found
 
 
@@ -245,7 +261,7 @@ def _frame(made: Any, function: Any, called: FrameCall) -> Frame:
     graph = made.output_graph
     unknown = set(made.bytecode.co_freevars) - set(function.__code__.co_freevars)
     if unknown:
-        raise NotSerializable(f"Dynamo's code has variables of its own: {', '.join(sorted(unknown))}")
+        raise NotSerializable(f"Dynamo's code has additional closure variables: {', '.join(sorted(unknown))}")
     try:
         guards = Guards.of(function.__code__, graph, called.reads)
         ops = op_facts(called.targets)
@@ -271,7 +287,7 @@ WIDTH = 100
 
 
 def readable_graph(gm: torch.fx.GraphModule) -> str:
-    """A graph of Dynamo's and its inputs."""
+    """Return a Dynamo graph and its inputs as text."""
     lines = [" graph module ".center(WIDTH, "-"), gm.print_readable(print_output=False)]
     lines.append(" inputs ".center(WIDTH, "-"))
     for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
@@ -285,8 +301,8 @@ def readable_graph(gm: torch.fx.GraphModule) -> str:
 
 
 class _Names:
-    """The names that a frame's code and guards use beside those of its module. They are in the module for as
-    long as someone needs them; those of modules stay, as Dynamo leaves them for all its frames.
+    """Names that a frame's code and guards use in addition to those of its module. They exist in the module
+    while they are in use. Names of modules remain, as Dynamo leaves them for all its frames.
     """
 
     _users: ClassVar[dict[tuple[int, str], int]] = {}
@@ -306,7 +322,7 @@ class _Names:
             self.add(frame.builtins, vars(builtins))
 
     def add(self, name: str, value: Any) -> None:
-        """One more user of this name."""
+        """Add one more use of this name."""
         key = (id(self.scope), name)
         with self._lock:
             self._users[key] = self._users.get(key, 0) + 1
@@ -314,7 +330,7 @@ class _Names:
         self._own.append(name)
 
     def remove(self) -> None:
-        """Those that nobody else uses."""
+        """Remove the names that are not used elsewhere."""
         while self._own:
             key = (id(self.scope), name := self._own.pop())
             with self._lock:
@@ -331,7 +347,7 @@ def _closure(code: types.CodeType, function: types.FunctionType) -> tuple[types.
 
 @contextmanager
 def _unique() -> Iterator[None]:
-    """Names that Dynamo makes up are never those of another process."""
+    """Make the names that Dynamo generates unique across processes."""
     own, by_id, token = (
         output_graph.unique_id,
         output_graph.OutputGraph.install_global_by_id,
@@ -373,7 +389,7 @@ STANDARD = {
     "pathlib": {"PosixPath", "PurePosixPath", "Path"},
     "datetime": {"date", "datetime", "timedelta"},
 }
-"""Of the standard library, what may be in guards."""
+"""Names of the standard library that guards may contain."""
 
 
 _PLAIN_TYPES = {name for name, value in vars(builtins).items() if isinstance(value, type)} - {"type", "super"}
@@ -381,8 +397,8 @@ _HARMFUL = {"os", "posix", "subprocess", "ctypes", "runpy", "code", "pty", "mult
 
 
 class _Loader(pickle.Unpickler):
-    """Calls nothing but torch, and what modules define that the program has imported itself. Of Python's own
-    modules only classes are known; functions are names that cannot be called.
+    """An unpickler that calls only torch and definitions in modules that the program has already imported.
+    From Python's own modules it loads only classes; functions become names that cannot be called.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -393,7 +409,7 @@ class _Loader(pickle.Unpickler):
             return _maker_of
         if top not in sys.stdlib_module_names or module == "__main__":
             if module not in sys.modules:
-                raise BadEntry(f"a kept compilation names {module}, which is not imported")
+                raise BadEntry(f"the cached compilation refers to the module {module}, which is not imported")
             return super().find_class(module, name)
         is_known = name in STANDARD.get(module, ()) or (module == "builtins" and name in _PLAIN_TYPES)
         found = super().find_class(module, name) if is_known or module in sys.modules else None
@@ -403,28 +419,30 @@ class _Loader(pickle.Unpickler):
 
 @dataclass(frozen=True)
 class _Name:
-    """A function that is part of some scope. Guards on it are made of the live one."""
+    """A function in a scope. Guards on it are created for the live function."""
 
     module: str
     name: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise BadEntry(f"a kept compilation does not call {self.module}.{self.name}")
+        raise BadEntry(f"a cached compilation must not call {self.module}.{self.name}")
 
 
 def _maker_of(kind: Any, name: str) -> Any:
-    """`tuple.__new__` and the `_make` of a named tuple, as pickle asks for them."""
+    """Return `tuple.__new__` or the `_make` of a named tuple, as pickle requests them."""
     if not (isinstance(kind, type) and issubclass(kind, tuple) and name in ("__new__", "_make")):
-        raise BadEntry(f"a kept compilation does not ask for {name}")
+        raise BadEntry(f"a cached compilation must not refer to {name}")
     return getattr(kind, name)
 
 
 def _loads(data: bytes) -> Any:
     try:
-        # Some sources install guards where they are made: those are kept with the others.
+        # Some sources install guards at construction: those are stored with the others.
         with tracing(TracingContext(None)):
             return _Loader(io.BytesIO(data)).load()
     except AirError:
         raise
     except Exception as error:
-        raise BadEntry(f"this cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
+        raise BadEntry(
+            f"the cached compilation cannot be loaded: {type(error).__name__}: {first_line(error)}"
+        ) from error

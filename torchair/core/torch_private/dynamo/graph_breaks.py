@@ -1,4 +1,4 @@
-"""Graph breaks of Dynamo where it would make none."""
+"""Additional graph breaks in Dynamo."""
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
@@ -20,7 +20,7 @@ __all__ = ["break_at_modules", "break_at_setitem", "break_at_slices"]
 
 
 def break_at_slices(why: str) -> None:
-    """At `x[a:b]` of a tensor."""
+    """Break graphs at `x[a:b]` of a tensor."""
     call = BuiltinVariable.call_function
 
     @functools.wraps(call)
@@ -33,7 +33,7 @@ def break_at_slices(why: str) -> None:
 
 
 def break_at_setitem(why: str) -> None:
-    """At `x[…] = y` of a tensor."""
+    """Break graphs at `x[…] = y` of a tensor."""
 
     @functools.wraps(TensorVariable.method___setitem__)
     def broken(self: Any, tx: Any, key: Any, value: Any) -> Any:
@@ -43,7 +43,7 @@ def break_at_setitem(why: str) -> None:
 
 
 def break_at_modules(kind: type[torch.nn.Module]) -> None:
-    """At each call of such a module."""
+    """Break graphs at each call of such a module."""
     forward = kind.forward
 
     @functools.wraps(forward)
@@ -55,7 +55,7 @@ def break_at_modules(kind: type[torch.nn.Module]) -> None:
 
 
 def _break(at: str, why: str) -> None:
-    unimplemented(gb_type="a graph break that was asked for", context=at, explanation=why, hints=[])
+    unimplemented(gb_type="a requested graph break", context=at, explanation=why, hints=[])
 
 
 def _has_slice(key: Any) -> bool:

@@ -1,9 +1,9 @@
-"""What Dynamo's guards saw, as data, and the same guards in another process.
+"""Facts that Dynamo's guards saw, as data, and the same guards in another process.
 
-A guard is kept as its source (`L['self'].config.eps`), its kind, and a fact: what its kind looks at there. In
-another process the source is looked up among the live objects. Where every fact is the same, Dynamo makes the
-guards of these objects, as after a trace. No value comes from the file, so what guards reach through modules,
-classes and functions is compared as well. A kind without a row in `FACTS` is not kept.
+A guard is stored as its source (`L['self'].config.eps`), its kind, and the fact that its kind checks there.
+In another process the source is looked up among the live objects. If every fact is the same, Dynamo creates
+the guards for these objects, as after a trace. No value comes from the file, so modules, classes and
+functions on the way are compared as well. A kind without a row in `FACTS` is not supported.
 """
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
@@ -54,19 +54,19 @@ MARKS = (
     "_dynamo_shape_ids",
     "_dynamo_unbacked_bounds",
 )
-"""What users say of the sizes of a tensor."""
-HOOKS_OF_ALL = "all modules have hooks (register_module_forward_hook and the like)"
+"""Attributes with which users mark sizes of a tensor."""
+HOOKS_OF_ALL = "global module hooks are registered (register_module_forward_hook and the like)"
 
 
-CURE = "read it before the call, and pass the result as an argument"
+CURE = "read the value before the call and pass it as an argument"
 
 
 class OtherCall(BadEntry):
-    """A call, or a process, for which something was not compiled."""
+    """The compilation is for other calls, or for another process."""
 
 
 class Values:
-    """Sources looked up in the variables of a call."""
+    """Looks up sources in the variables of a call."""
 
     def __init__(self, local_scope: Scope, global_scope: Scope, modes: Sequence[Any], state: Any) -> None:
         self.modes = modes
@@ -74,11 +74,11 @@ class Values:
         self._scopes = {"L": local_scope, "G": global_scope}
         self._known = dict[Any, Any]()
         self._names: Scope = dict(dynamo_guards._get_closure_vars())
-        self.identity_of = functools.cache(identity)  # of a class: many objects have the same
+        self.identity_of = functools.cache(identity)  # cached, because many objects have the same class
         self.ordered = {id(self.of(source)) for source in state.guard_on_key_order}
 
     def of(self, source: Any) -> Any:
-        """The value there; what Python raises where there is none."""
+        """Return the value of a source. Raise the error of Python if there is none."""
         if hasattr(source, "get_value"):
             return source.get_value(self._scopes, self._names, self._known)
         name = source.name() if callable(source.name) else source.name
@@ -89,33 +89,43 @@ class Values:
 
 @dataclass(frozen=True)
 class GuardRecord:
-    """A guard, and what it saw."""
+    """A guard, and the fact that it saw."""
 
     source: Any
     kind: str
     given: tuple[tuple[str, Any], ...]
-    """The arguments of its kind: a key, the name of an attribute."""
+    """The arguments of its kind: a key, or the name of an attribute."""
     fact: Fact = ()
 
     @staticmethod
     def of(guard: Any, values: Values) -> GuardRecord:
-        """`NotPossible` where what it saw is no data."""
+        """Return the record of a guard.
+
+        Raises:
+            NotPossible: if the fact cannot be serialized.
+        """
         create, given = guard.create_fn, dict[str, Any]()
         if isinstance(create, functools.partial):
             given = {name: value for name, value in create.keywords.items() if name != "value"}
             if create.args:
-                raise NotPossible(f"a guard cannot be kept: {guard.create_fn_name()} of {guard.name}")
+                raise NotPossible(f"a guard cannot be serialized: {guard.create_fn_name()} of {guard.name}")
         seen = GuardRecord(guard.originating_source, guard.create_fn_name(), tuple(given.items()))
         if seen.kind == "TENSOR_MATCH" and match_on_id_for_tensor(guard):
-            raise NotPossible(f"a guard cannot be kept: the address of the tensor {guard.name}")
+            raise NotPossible(f"a guard cannot be serialized: the address of the tensor {guard.name}")
         try:
             return dataclasses.replace(seen, fact=seen.now(values))
         except NotPossible as error:
-            raise NotPossible(f"a guard cannot be kept: {seen.kind} of {guard.name}: {error.what}") from error
+            raise NotPossible(
+                f"a guard cannot be serialized: {seen.kind} of {guard.name}: {error.what}"
+            ) from error
 
     @staticmethod
     def read(source: Any, kind: str, given: Fact, values: Values, line: str) -> GuardRecord:
-        """A read that has no guard; `NotPossible` where what it gave is no data."""
+        """Return the record of a read without a guard.
+
+        Raises:
+            NotPossible: if the value cannot be serialized.
+        """
         seen = GuardRecord(source, kind, given)
         try:
             return dataclasses.replace(seen, fact=seen.now(values))
@@ -127,18 +137,18 @@ class GuardRecord:
 
     @property
     def name(self) -> str:
-        """How Dynamo writes the source."""
+        """The source as Dynamo writes it."""
         name = self.source.name
         return str(name() if callable(name) else name)
 
     def now(self, values: Values) -> Fact:
-        """What the guard sees."""
+        """Return the current fact."""
         if self.kind in OF_STATE:
             return OF_STATE[self.kind](values)
         if self.kind in READS:
             return READS[self.kind](values.of(self.source), **dict(self.given))
         if self.kind not in FACTS:
-            raise NotPossible(f"{self.kind} says nothing in another process")
+            raise NotPossible(f"guard kind {self.kind} has no meaning in another process")
         if self._names_attribute:
             source = self.source.base if isinstance(self.source, NNModuleSource) else self.source
             return (hasattr(values.of(source.base), source.member),)
@@ -146,11 +156,13 @@ class GuardRecord:
 
     @property
     def _names_attribute(self) -> bool:
-        """Is the source an attribute that need not be there? So says torch 2.11; later ones give its name."""
+        """Whether the source is an attribute that may be missing. torch 2.11 has this form; later versions
+        store its name.
+        """
         return self.kind == "HASATTR" and not self.given
 
     def why_other(self, values: Values) -> str | None:
-        """None where the guard sees what it saw."""
+        """Return what differs from the recorded fact, or None."""
         try:
             now = self.now(values)
         except Exception as error:
@@ -165,12 +177,12 @@ class GuardRecord:
         return f"{read}{self.name or self.kind} was {_short(self.fact)} and is {_short(now)}"
 
     def guard(self) -> Any:
-        """For Dynamo."""
+        """Return the guard for Dynamo."""
         create = getattr(GuardBuilder, self.kind)
         return Guard(self.source, functools.partial(create, **dict(self.given)) if self.given else create)
 
     def held(self, values: Values) -> Any:
-        """An object whose address the guard knows; no other object may get that address."""
+        """Return an object that must stay alive because the guard compares its address."""
         if self.kind in OF_STATE or self._names_attribute:
             return None
         value = values.of(self.source)
@@ -184,20 +196,24 @@ def _short(fact: Fact) -> str:
 
 @dataclass(frozen=True)
 class Guards:
-    """All that must hold for a frame's code to be right. It is data."""
+    """Everything that must hold for a frame's code to be valid. It can be serialized."""
 
     state: Any
-    """What Dynamo knows beside the guards: sizes and strides of tensors, modes of torch, aliases."""
+    """Dynamo's facts in addition to the guards: sizes and strides of tensors, modes of torch, aliases."""
     shapes: Any
     seen: tuple[GuardRecord, ...]
     unguarded: tuple[GuardRecord, ...]
-    """What the trace has read and Dynamo does not guard,"""
+    """Unguarded reads of the trace."""
     called: tuple[Assumed, ...]
-    """and calls whose results it took for constants."""
+    """Calls whose results the trace assumed to be constant."""
 
     @staticmethod
     def of(code: types.CodeType, graph: Any, reads: Reads) -> Guards:
-        """Of a trace; `NotPossible` where something in them is no data."""
+        """Return the guards of a trace.
+
+        Raises:
+            NotPossible: if a part of them cannot be serialized.
+        """
         state = dataclasses.replace(
             graph.dump_guards_state(),
             local_scope={},
@@ -208,7 +224,7 @@ class Guards:
             skip_guards_check=True,
         )
         if state.functorch_layers:
-            raise NotPossible("transforms of torch.func are around the call")
+            raise NotPossible("the call is inside a torch.func transform")
         if _has_any_global_hook():
             raise NotPossible(HOOKS_OF_ALL)
         values = Values(graph.local_scope, graph.global_scope, graph.torch_function_mode_stack, state)
@@ -223,16 +239,18 @@ class Guards:
         return Guards(state, made.shape_code_parts, seen, tuple(unguarded), tuple(called))
 
     def manager(self, code: types.CodeType, local_scope: Scope, global_scope: Scope) -> tuple[Any, Any]:
-        """The guards on the objects of this call, and what must live as long; `OtherCall` where one of these
-        objects is not what it was.
+        """Return the guards for the objects of this call, and objects that must live as long.
+
+        Raises:
+            OtherCall: if one of the objects differs.
         """
-        if _has_any_global_hook():  # Dynamo asks when it traces, and guards nothing
+        if _has_any_global_hook():  # Dynamo checks this only while it traces
             raise OtherCall(HOOKS_OF_ALL)
         modes = _get_current_function_mode_stack()
         try:
             values = Values(local_scope, global_scope, modes, self.state)
         except Exception as error:
-            raise OtherCall(f"a dictionary is not there: {first_line(error)}") from error
+            raise OtherCall(f"a guarded dictionary does not exist: {first_line(error)}") from error
         for each in (*self.seen, *self.unguarded):
             if (why := each.why_other(values)) is not None:
                 raise OtherCall(why)
@@ -258,7 +276,7 @@ class Guards:
 
 
 def _call(function: Any, args: Any, named: Any, result: Any, line: str) -> Assumed:
-    """A call that Dynamo made while it traced this line."""
+    """Return the record of a call that Dynamo made while it traced this line."""
     try:
         return Assumed.of(function, args, dict(named), result)
     except NotPossible as error:
@@ -266,7 +284,7 @@ def _call(function: Any, args: Any, named: Any, result: Any, line: str) -> Assum
 
 
 class _WithoutText(GuardManagerWrapper):
-    """Torch asks for the text of all guards, for a log that hardly anybody has."""
+    """A guard manager without the text of all guards, which torch generates for a log that is rarely on."""
 
     def __str__(self) -> str:
         return "guards of cache_compile"
@@ -280,14 +298,14 @@ class _Untold(CheckFunctionManager):
 
 
 class _Unwritten(_Untold):
-    """Finds the conditions on sizes; Dynamo's own form of the other guards is not needed."""
+    """Computes only the conditions on sizes; Dynamo's own serialization of the other guards is not needed."""
 
     def serialize_guards(self, *args: Any, **kwargs: Any) -> bytes:
         return b""
 
 
 def _concrete(sizes: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Without symbols."""
+    """Return the sizes without symbols."""
     number = dynamo_guards.convert_int_to_concrete_values
     return {
         source: {name: tuple(map(number, row[name])) for name in ("size", "stride")}
@@ -297,8 +315,8 @@ def _concrete(sizes: Mapping[Any, Any]) -> dict[Any, Any]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Guards on hooks are made, which Dynamo leaves out by default. What torch logs and warns of is for those
-    who trace: errors are told by their exceptions.
+    """Install guards on hooks, which Dynamo omits by default, and silence torch's logs and warnings, which
+    are for traces. Exceptions report errors.
     """
     here, log = threading.get_ident(), logging.getLogger("torch._guards")
 
@@ -308,7 +326,7 @@ def _quietly() -> Iterator[None]:
     log.addFilter(is_of_others)
     try:
         with dynamo_config.patch(skip_nnmodule_hook_guards=False), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it asks for the gradients of all tensors
+            warnings.simplefilter("ignore")  # it reads the gradients of all tensors
             yield
     finally:
         log.removeFilter(is_of_others)
@@ -316,12 +334,12 @@ def _quietly() -> Iterator[None]:
 
 def _hooks(values: Values) -> Fact:
     if torch._C._autograd._top_saved_tensors_default_hooks(True):
-        raise NotPossible("hooks for saved tensors are around the call")
+        raise NotPossible("the call is inside torch.autograd.graph.saved_tensors_hooks")
     return ()
 
 
 def _nothing(values: Values) -> Fact:
-    """The guard has its own data."""
+    """Return no facts: the guard has its own data."""
     return ()
 
 
@@ -337,7 +355,7 @@ OF_STATE: dict[str, Callable[[Values], Fact]] = {
     "TORCH_FUNCTION_STATE": lambda values: tuple(values.identity_of(type(mode)) for mode in values.modes),
     "AUTOGRAD_SAVED_TENSORS_HOOKS": _hooks,
 }
-"""Guards on the process, and what they see."""
+"""Guards on the state of the process, and their facts."""
 
 
 def _value(seen: GuardRecord, values: Values, value: Any) -> Fact:
@@ -357,9 +375,13 @@ def _type(seen: GuardRecord, values: Values, value: Any) -> Fact:
 
 
 def _group(seen: GuardRecord, values: Values, value: Any) -> Fact:
-    """Graphs name groups; the name means another one where others were made before it."""
+    """Return the facts of a process group. Graphs contain its name, which refers to another group if others
+    were created first.
+    """
     if not _is_group(value):
-        raise NotPossible(f"an object of {type(value).__name__} says nothing in another process")
+        raise NotPossible(
+            f"an object of class {type(value).__name__} cannot be identified in another process"
+        )
     return (
         *values.identity_of(type(value)),
         value.group_name,
@@ -404,9 +426,9 @@ def _iterator(seen: GuardRecord, values: Values, value: Any) -> Fact:
 
 
 def _tensor(seen: GuardRecord, values: Values, value: Any) -> Fact:
-    """All that torch compares of a tensor; of sizes and strides those that are no symbols."""
+    """Return everything that torch compares of a tensor; sizes and strides only if they are not symbols."""
     if value.layout is not torch.strided:
-        raise NotPossible(f"a tensor with the layout {value.layout}")
+        raise NotPossible(f"tensors with the layout {value.layout} are not supported")
     row = values.sizes[seen.source]
     shape, stride = row["size"], row["stride"]
     return (
@@ -455,6 +477,6 @@ FACTS: dict[str, Callable[[GuardRecord, Values, Any], Fact]] = {
     "COUNT_ITERATOR_MATCH": _iterator,
     "DUPLICATE_INPUT": _is_other,
 }
-"""What the guards of each kind look at."""
+"""Facts of each kind of guard."""
 HOLDS = {name for name, fact in FACTS.items() if fact in (_type, _address)}
-"""Those that know an object, or its type, by its address."""
+"""Kinds that identify an object, or its type, by its address."""

@@ -1,5 +1,5 @@
-"""How Dynamo writes streams and events of a program into its graph: nodes have the number of their stream,
-calls of `torch.ops.streams` the numbers of streams and events; a table has the objects.
+"""Streams and events in Dynamo's graphs: nodes have the number of their stream, calls of `torch.ops.streams`
+the numbers of streams and events; a table has the objects.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = [
 ]
 
 external_object = graph_bytecode_inputs.get_external_object_by_index
-"""The object behind a number; of a running program, that of the call."""
+"""Return the object with a number; in a running program, the object of the call."""
 
-# Before torch 2.13 the stream of the call has no number of its own, and methods of streams stay methods.
+# Before torch 2.13, the stream of the call has no number, and methods of streams remain methods.
 _CURRENT = getattr(graph_bytecode_inputs, "CURRENT_STREAM_INDEX", None)
 _METHODS = {
     "wait_stream": "wait_stream",
@@ -36,7 +36,7 @@ _METHODS = {
 
 
 def is_current(number: int) -> bool:
-    """Is this the stream on which the graph is called? Asked while it is compiled."""
+    """Return whether this is the stream on which the graph is called. Call it during compilation."""
     if not torch.accelerator.is_available():
         return False
     if _CURRENT is not None:
@@ -50,33 +50,35 @@ def _identity(stream: torch.Stream) -> tuple[Any, int]:
 
 
 def stream_number(node: fx.Node) -> int | None:
-    """The number of the stream that was current where this call was traced, unless it is the caller's."""
+    """Return the number of the stream that was current where this call was traced, or None if it is the
+    caller's.
+    """
     found = (node.meta.get("custom") or {}).get("stream")
     return None if found is None or is_current(found) else found
 
 
 def take_number_off(node: fx.Node) -> None:
-    """So that nobody else schedules the node."""
+    """Remove the stream number, so that torch does not schedule the node."""
     if "stream" in (node.meta.get("custom") or {}):
         node.meta["custom"] = {key: value for key, value in node.meta["custom"].items() if key != "stream"}
 
 
 def stream_call(node: fx.Node) -> str:
-    """The name that a call has in `torch.ops.streams`; empty for all others."""
+    """Return the name of a call in `torch.ops.streams`; empty for other calls."""
     target: Any = node.target
     if node.op == "call_method":
         return _METHODS.get(target, "") if _is_lookup(node.args[0]) else ""
     if node.op != "call_function" or isinstance(target, str):
         return ""
-    # Classes are called, too: a tensor subclass has a `name` that is no function.
+    # Classes are call targets, too: a tensor subclass has a `name` that is not a function.
     is_op = isinstance(target, OpOverload | HigherOrderOperator)
     name = target.name() if is_op else str(getattr(target, "_qualified_op_name", ""))
     return name.removeprefix("streams::").partition(".")[0] if name.startswith("streams::") else ""
 
 
 def stream_args(node: fx.Node) -> tuple[Any, ...]:
-    """What such a call is given: numbers of streams and events, an event before its stream. An event that the
-    call itself makes has a name for a number.
+    """Return the arguments of such a call: numbers of streams and events, an event before its stream. An
+    event that the call creates is identified by a name instead of a number.
     """
     given = [_number(value) for value in node.args]
     if node.op != "call_method" or not str(node.target).endswith("_event"):
@@ -92,7 +94,7 @@ def _number(value: Any) -> Any:
 
 
 def is_lookup(node: fx.Node) -> bool:
-    """Does it only fetch an object that a number stands for?"""
+    """Return whether the node only fetches the object with a number."""
     return node.target is external_object
 
 

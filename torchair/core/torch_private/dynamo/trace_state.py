@@ -1,5 +1,5 @@
-"""What torch asks while it takes functions apart, beside the graph: switches of the process and kernels that
-somebody has put in the place of its own.
+"""State in addition to the graph that affects decompositions: global settings, and kernels that replace
+torch's own.
 """
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
@@ -14,11 +14,11 @@ from torch import library
 
 _ATTENTION = [name for name in dir(torch._C) if name.startswith("_get_") and name.endswith("_sdp_enabled")]
 _TAKES_APART = ("Composite", "Autograd")
-"""How dispatch keys begin whose kernels run while a graph is traced."""
+"""Prefixes of dispatch keys whose kernels run while a graph is traced."""
 
 
 def trace_state() -> tuple[Any, ...]:
-    """All switches, for comparison."""
+    """Return all settings, for comparison."""
     devices = ("cpu", "cuda", "xpu", "mps", torch._C._get_privateuse1_backend_name())
     autocast = [(each, torch.get_autocast_dtype(each)) for each in devices if torch.is_autocast_enabled(each)]
     return (
@@ -38,6 +38,8 @@ def trace_state() -> tuple[Any, ...]:
 
 
 def replaced_ops() -> list[str]:
-    """Ops of torch's that somebody takes apart in another way in this process: `aten/linear/AutogradCPU`."""
+    """Return the ops of torch whose decompositions were replaced in this process:
+    `aten/linear/AutogradCPU`.
+    """
     rows = (name.split("/") for name in library._impls if name.startswith("aten/"))
     return sorted("/".join(row) for row in rows if row[-1].startswith(_TAKES_APART))

@@ -1,18 +1,17 @@
-"""Record what a trace reads and Dynamo installs no guard for; `guards.py` compares it again.
+"""Record reads of a trace for which Dynamo installs no guard; `guards.py` compares them again.
 
 Dynamo assumes that some things do not change while a process runs, and reads them without a guard:
-
-- values behind a `SkipGuardSource`: the globals of Python's own modules (so all that `os.getenv` reads),
+- values of a `SkipGuardSource`: the globals of Python's own modules (so everything that `os.getenv` reads),
   `__annotations__`, and objects of `inspect`;
-- keys that a dictionary does not have, where the lookup raises KeyError or takes a default;
-- attributes of modules, classes and functions that are absent, or that give a constant without a source;
+- missing keys of a dictionary, if the lookup raises KeyError or returns a default;
+- attributes of modules, classes and functions that are absent, or that are constants without a source;
 - the names that `dir` and `vars` list, and those in the `__dict__` of an object;
-- the order of a set of texts, which differs in each process;
-- names of Python's own that are constants: somebody may put one into `builtins`;
-- what functions returned that Dynamo calls while it traces: `torch.get_default_dtype`, `hash` (which differs
-  in each process), `sys.getrecursionlimit`, `importlib.metadata.version`.
+- the order of a set of strings, which differs in each process;
+- Python's own names that are constants: a program may add one to `builtins`;
+- results of functions that Dynamo calls while it traces: `torch.get_default_dtype`, `hash` (which differs in
+  each process), `sys.getrecursionlimit`, `importlib.metadata.version`.
 
-In another process each of them can differ.
+Each of them can differ in another process.
 """
 
 # pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false
@@ -52,9 +51,9 @@ from torchair.core.fingerprint.python_objects import OWN, PLAIN, PYTHONS, data
 
 Given = tuple[tuple[str, Any], ...]
 ORDER = "the order of a set"
-"""A text whose hash stands for the seed of all hashes (`PYTHONHASHSEED`)."""
+"""A string whose hash identifies the seed of all hashes (`PYTHONHASHSEED`)."""
 LOOKUPS = {"__contains__", "__getitem__", "get", "pop", "setdefault"}
-"""Methods of a dictionary that look for a key."""
+"""Methods of a dictionary that look up a key."""
 PURE: set[Any] = {
     torch._assert,
     torch.is_complex,
@@ -63,7 +62,7 @@ PURE: set[Any] = {
     torch._utils._get_device_index,
     torch.nn._reduction.get_enum,
 }
-"""Functions that Dynamo calls while it traces, and whose results depend on the arguments alone."""
+"""Functions that Dynamo calls while it traces, and whose results depend only on their arguments."""
 BUILT_IN_FIELDS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType)
 """Attributes that C code computes, as `__annotations__` of a function and `__flags__` of a class."""
 
@@ -76,31 +75,31 @@ Call = tuple[Any, tuple[Any, ...], Given]
 
 @dataclass
 class Reads:
-    """What a trace has read so far, in the order of the reads."""
+    """The unguarded reads of a trace so far, in order."""
 
     rows: dict[Read, str] = field(default_factory=dict[Read, str])
-    """With the line of the program that reads."""
+    """Maps each read to its line in the program."""
     calls: dict[Call, tuple[Any, str]] = field(default_factory=dict[Call, tuple[Any, str]])
-    """Functions that were called while tracing: the result, and the line."""
+    """Maps each function called while tracing to its result and its line."""
 
     def add(self, tx: Any, of: VariableTracker, kind: str, **given: Any) -> None:
-        """Record a read of an object that another process has, too."""
+        """Record a read of an object that also exists in another process."""
         if of.source is not None:
             self.rows.setdefault((of.source, kind, tuple(given.items())), _line(tx))
 
     def add_call(self, tx: Any, function: Any, args: tuple[Any, ...], result: Any, *named: Any) -> None:
-        """Record a call that Dynamo made for real."""
+        """Record a call that Dynamo executed."""
         self.calls.setdefault((function, args, named), (result, _line(tx)))
 
 
 def _line(tx: Any) -> str:
-    """Return where the traced code stands."""
+    """Return the current line of the traced code."""
     return f"{tx.f_code.co_filename}:{tx.lineno}"
 
 
 @contextmanager
 def recorded_reads() -> Iterator[Reads]:
-    """Record what the trace inside reads. Guards that Dynamo leaves out are installed."""
+    """Record the reads of a trace in this context. Guards that Dynamo omits are installed."""
     reads = Reads()
     with (
         mock.patch.object(dynamo_guards, "is_from_skip_guard_source", _install_all),
@@ -125,7 +124,7 @@ def _install_all(source: Any) -> bool:
 
 
 def is_left_out(guard: Any) -> bool:
-    """Return True for a guard that Dynamo itself does not install."""
+    """Return whether Dynamo itself does not install this guard."""
     return is_from_skip_guard_source(guard.originating_source)
 
 
@@ -157,7 +156,7 @@ def _add_key(reads: Reads, tx: Any, table: Any, key: Any) -> None:
 
 
 def _builtin_kinds() -> list[Any]:
-    """Return the classes that call built-in functions: torch 2.13 has one of its own for `getattr`."""
+    """Return the classes that call built-in functions: torch 2.13 has a separate one for `getattr`."""
     found = [each for each in vars(builtin).values() if isinstance(each, type)]
     return [each for each in found if each.__module__ == builtin.__name__ and "call_function" in vars(each)]
 
@@ -207,12 +206,12 @@ def _builtin_constant(reads: Reads) -> tuple[str, Callable[..., Any]]:
 
 
 def builtin_constant(name: str) -> Any:
-    """Return what Python's own name stands for."""
+    """Return the value of a built-in name."""
     return vars(builtins)[name]
 
 
 def _is_library(variables: dict[str, Any]) -> bool:
-    """Return True for code of torch or of Python, which takes `id` and `hash` for look-ups only."""
+    """Return whether this is code of torch or Python, which uses `id` and `hash` only for lookups."""
     return _is_of_torch(variables) or _package_of(variables) in PYTHONS
 
 
@@ -233,7 +232,7 @@ def _polyfill(reads: Reads) -> tuple[str, Callable[..., Any]]:
 
     def call_function(function: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         result = own(function, tx, args, kwargs)
-        # A function without arguments that is folded reads the state of the process.
+        # A folded function without arguments reads the state of the process.
         is_folded = function.can_constant_fold_through() and isinstance(result, ConstantVariable)
         if is_folded and not args and not kwargs:
             reads.add_call(tx, function.fn, (), result.as_python_constant())
@@ -270,19 +269,19 @@ def _iteration(name: str, reads: Reads) -> tuple[str, Callable[..., Any]]:
 
 
 def _has_own_hash(member: Any) -> bool:
-    """Return True for a number, whose hash is the same in each process."""
+    """Return whether the member is a number, whose hash is the same in each process."""
     variable = getattr(member, "vt", member)
     return isinstance(variable, ConstantVariable) and isinstance(variable.as_python_constant(), int | float)
 
 
 def has_package(name: str) -> bool:
-    """Return if a package can be imported."""
+    """Return whether a package can be imported."""
     return importlib.util.find_spec(name) is not None
 
 
 def _is_unguarded(of: Any, result: Any) -> bool:
-    """Return True for a constant of a module, class or function that Dynamo knows no source of, and for what
-    may be found in a metaclass.
+    """Return whether the result is a constant of a module, class or function without a known source, or may
+    come from a metaclass.
     """
     if of.source is None or of.is_tensor():
         return False
@@ -292,9 +291,9 @@ def _is_unguarded(of: Any, result: Any) -> bool:
         return False
     if issubclass(kind, type) and kind is not type:
         return True
-    # Dynamo knows the source of `co_argcount` and still leaves the guard out.
+    # Dynamo knows the source of `co_argcount` and still omits the guard.
     is_definition = issubclass(kind, (type, types.ModuleType, types.FunctionType)) and result.source is None
-    # `isinstance` comes last: it looks into values that Dynamo would look into later, or never.
+    # `isinstance` comes last: it inspects values that Dynamo would inspect later, or never.
     return (is_definition or issubclass(kind, types.CodeType)) and isinstance(result, ConstantVariable)
 
 
@@ -319,22 +318,26 @@ def _is_constant(variable: Any) -> bool:
 
 
 def has_key(value: Any, key: Any) -> tuple[Any, ...]:
-    """Return if a dictionary has a key."""
+    """Return whether a dictionary has a key."""
     return (dict.__contains__(value, key) if isinstance(value, dict) else key in value,)
 
 
 def has_attribute(value: Any, attr: str) -> tuple[Any, ...]:
-    """Return if an object has an attribute, and which constant that is for modules, classes and functions."""
+    """Return whether an object has an attribute; for modules, classes and functions also its constant
+    value.
+    """
     if isinstance(value, type | types.ModuleType | types.FunctionType):
         return attribute_of(value, attr, needed=False)
     return (hasattr(value, attr),)
 
 
 def attribute_of(value: Any, attr: str, needed: bool = True) -> tuple[Any, ...]:
-    """Return what an attribute is, as data, without running code of the user.
+    """Return the value of an attribute as data, without running user code.
 
-    `NotPossible` if it is no data and `needed`. A descriptor is known by its type: the trace has gone through
-    its code.
+    A descriptor is identified by its type: the trace has traced its code.
+
+    Raises:
+        NotPossible: if the value cannot be serialized and `needed` is True.
     """
     found = inspect.getattr_static(value, attr, value)
     if found is value and isinstance(value, types.ModuleType):
@@ -378,4 +381,4 @@ READS: dict[str, Callable[..., tuple[Any, ...]]] = {
     "NAMES": names_of,
     "OWN_NAMES": own_names_of,
 }
-"""What the reads of each kind look at."""
+"""Functions that return the fact of each kind of read."""

@@ -1,4 +1,4 @@
-"""Fake tensors, their symbols, and graphs of them."""
+"""Fake tensors, their symbols, and their graphs."""
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
@@ -85,13 +85,13 @@ __all__ = [
 
 
 def lower_bound(value: torch.SymInt) -> int:
-    """The least value the shape environment allows for `value`."""
+    """Return the least value that the shape environment allows for `value`."""
     bound = value.node.shape_env.bound_sympy(value.node.expr).lower
-    return int(bound) if isinstance(bound, sympy.Integer) else -1  # torch's own infinity says it is finite
+    return int(bound) if isinstance(bound, sympy.Integer) else -1  # torch's own infinity claims to be finite
 
 
 def new_size(env: ShapeEnv, name: str, example: int) -> torch.SymInt:
-    """A size that is not known, of at least 2."""
+    """Return a new symbolic size, at least 2."""
     source = ConstantSource(name)
     symbol = env.create_symbol(example, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
     made = env.create_symintnode(symbol, hint=example, source=source)
@@ -100,7 +100,7 @@ def new_size(env: ShapeEnv, name: str, example: int) -> torch.SymInt:
 
 
 def symbol_facts(fake_mode: FakeTensorMode | None) -> list[str]:
-    """Each symbol with its hint and range: Inductor decides by them."""
+    """Return each symbol with its hint and range, which Inductor uses for decisions."""
     env = fake_mode.shape_env if fake_mode is not None else None
     if env is None:
         return []
@@ -113,8 +113,8 @@ def _hints(env: ShapeEnv) -> dict[sympy.Symbol, sympy.Integer]:
 
 
 def condition_text(env: ShapeEnv, condition: Any) -> tuple[str, dict[str, int | None]]:
-    """A condition on sizes as an expression of Python, with the value that each symbol had in tracing: None
-    where only data tell it. No text: it always holds.
+    """Return a condition on sizes as a Python expression, and the value of each symbol at trace time (None if
+    it depends on data). The text is empty if the condition always holds.
     """
     known = env.replace(condition)
     values = {str(symbol): _hints(env).get(symbol) for symbol in sorted(known.free_symbols, key=str)}
@@ -123,8 +123,8 @@ def condition_text(env: ShapeEnv, condition: Any) -> tuple[str, dict[str, int | 
 
 
 def looked_at(fake_mode: FakeTensorMode, tensors: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """What stands for tensors of a call that Dynamo is tracing, by their identity, where it has looked at
-    them. Dynamo gives backends a fake mode without those that its graph does not read.
+    """Return the fake tensors of those arguments of a call that Dynamo has used while tracing it, by the
+    identity of the arguments. The fake mode that backends get lacks tensors that the graph does not read.
     """
     tracked = fake_mode.shape_env.tracked_fakes if fake_mode.shape_env is not None else None
     modes = {value.fake_mode for each in tracked or () if hasattr(value := each.fake, "fake_mode")}
@@ -137,7 +137,7 @@ def _bound(number: Any) -> int | None:
 
 
 def symbol_ranges(values: Sequence[Any]) -> dict[str, tuple[int | None, int | None]]:
-    """Of each symbol in these values, the least number and the greatest that it may be; None for no bound."""
+    """Map each symbol in these values to its bounds; None if there is no bound."""
     found: dict[str, tuple[int | None, int | None]] = {}
     for value in values:
         numbers = value.shape if isinstance(value, torch.Tensor) else (value,)
@@ -151,8 +151,8 @@ def symbol_ranges(values: Sequence[Any]) -> dict[str, tuple[int | None, int | No
 
 @contextlib.contextmanager
 def faking(fake_mode: FakeTensorMode) -> Iterator[None]:
-    """Run under a fake mode. Symbolic sizes need torch's Python dispatcher too: some composite ops in C++
-    refuse them.
+    """Run under a fake mode. Symbolic sizes also need torch's Python dispatcher, because some composite ops
+    in C++ reject them.
     """
     symbolic = fake_mode.shape_env is not None
     with fake_mode, enable_python_dispatcher() if symbolic else contextlib.nullcontext():
@@ -160,18 +160,18 @@ def faking(fake_mode: FakeTensorMode) -> Iterator[None]:
 
 
 DATA_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
-"""What fake tensors raise where only real data could answer."""
+"""Errors that fake tensors raise where only real data gives an answer."""
 
 
 def is_unbacked(number: Any) -> bool:
-    """A symbolic size that only the data decides."""
+    """Return whether a symbolic number depends on data."""
     if isinstance(number, SymExpr):
         return number.is_unbacked
     return isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) and not number.node.has_hint()
 
 
 def fake_tensor_prop(gm: fx.GraphModule, fake_mode: FakeTensorMode | None, inputs: Sequence[Any]) -> None:
-    """Compute `meta["val"]` of every node anew; some composite ops in C++ refuse symbols, as in `faking`.
+    """Compute `meta["val"]` of every node again. Some composite ops in C++ reject symbols, as in `faking`.
     Constants of the graph may be real tensors.
     """
     symbolic = fake_mode is not None and fake_mode.shape_env is not None
@@ -182,14 +182,14 @@ def fake_tensor_prop(gm: fx.GraphModule, fake_mode: FakeTensorMode | None, input
 
 @contextlib.contextmanager
 def with_shape_env(fake_mode: FakeTensorMode) -> Iterator[None]:
-    """Some ops (loops) ask a fake mode for its symbols even where all sizes are numbers: lend it a set."""
+    """Lend the fake mode a shape environment: some ops (loops) need one even if all sizes are numbers."""
     with lending(fake_mode, "shape_env", ShapeEnv() if fake_mode.shape_env is None else fake_mode.shape_env):
         yield
 
 
 @contextlib.contextmanager
 def lending(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Inside, an attribute has another value."""
+    """Set an attribute to another value inside the context."""
     own = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -199,34 +199,34 @@ def lending(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 _PICKLING = threading.RLock()
-"""Torch registers slices with pytree while it does this: one thread at a time."""
+"""Lock for pickling: torch registers slices with pytree meanwhile."""
 
 
 def graph_module(root: Any, graph: fx.Graph, name: str = "GraphModule") -> fx.GraphModule:
-    """A module of this graph, whose code is written when it is run or read: writing it takes as long as many
-    a pass, and few are run.
+    """Return a module of this graph that generates its code when it is run or read. Generating it takes as
+    long as many passes, and few modules are run.
     """
     return _LazyGraphModule(root, graph, name)
 
 
 def dump_graph(gm: fx.GraphModule) -> bytes:
-    """A graph of ATen calls with fake values, for another process."""
+    """Serialize a graph of ATen calls with fake values, for another process."""
     with _PICKLING:
         return GraphPickler.dumps(gm, PickleOptions(ops_filter=None))
 
 
 def load_graph(data: bytes, fake_mode: FakeTensorMode) -> fx.GraphModule:
-    """What `dump_graph` wrote; its values belong to `fake_mode`."""
+    """Return the graph that `dump_graph` serialized; its values belong to `fake_mode`."""
     with _PICKLING:
         loaded = GraphPickler.loads(data, fake_mode)
-    assert isinstance(loaded, fx.GraphModule), "`dump_graph` wrote a graph module"
+    assert isinstance(loaded, fx.GraphModule), "`dump_graph` writes graph modules"
     loaded.recompile()
     return loaded
 
 
 def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, run outside of every dispatch mode: tensors it makes are real, whatever is being
-    traced.
+    """Return the function wrapped to run outside of every dispatch mode: it creates real tensors even while
+    tracing.
     """
 
     @functools.wraps(function)
@@ -239,8 +239,8 @@ def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def unclaimed_symbols(fake_mode: FakeTensorMode) -> Iterator[None]:
-    """Inside, data-dependent sizes may be made that no traced node will claim: the next trace does not miss
-    them.
+    """Allow data-dependent sizes that no traced node claims; the next trace does not report them as
+    missing.
     """
     env = fake_mode.shape_env
     with env.ignore_fresh_unbacked_symbols() if env is not None else contextlib.nullcontext():
@@ -248,20 +248,21 @@ def unclaimed_symbols(fake_mode: FakeTensorMode) -> Iterator[None]:
 
 
 def reset_unbacked_symbol_memo(fake_mode: FakeTensorMode) -> None:
-    """Fake tensors remember the symbol of their `nonzero` or `item`; from here on each gets a new one, with
-    a node that makes it.
+    """Forget the symbols that fake tensors remember for `nonzero` or `item`. From now on each call creates a
+    new symbol, with a node that computes it.
     """
     fake_mode.epoch += 1
 
 
 def float_seen(symbol: torch.SymFloat) -> float | None:
-    """The number that a symbol stood for when it was made; nobody compiles anew when it changes."""
+    """Return the value of a symbol when it was created. If it changes later, nothing is compiled again."""
     return symbol.node.hint
 
 
 class _AsDynamo(fx.Interpreter):
-    """Symbolic floats are the numbers that Dynamo has seen: traced, they would be anybody's guess. Autocast,
-    which such a trace notes and leaves as it is, is switched: results have the dtypes they will have.
+    """Runs a Dynamo graph with the numbers that Dynamo has seen for symbolic floats, which tracing cannot
+    determine. It also switches autocast, which such a trace records but does not apply, so that results have
+    the right dtypes.
     """
 
     def __init__(self, gm: fx.GraphModule) -> None:
@@ -282,8 +283,8 @@ class _AsDynamo(fx.Interpreter):
 
 
 def trace_before_autograd(gm: fx.GraphModule) -> tuple[fx.Graph, list[fx.Node]]:
-    """The ATen calls that a graph of Dynamo's makes, none of them taken apart yet, and the nodes of Dynamo's
-    whose values this graph returns. Floats in it are numbers, be they symbols in Dynamo's.
+    """Return the ATen calls of a Dynamo graph before any decomposition, and the Dynamo nodes whose values
+    that graph returns. Symbolic floats become numbers.
     """
     inputs = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
     fake_mode = detect_fake_mode(inputs) or FakeTensorMode(allow_non_fake_inputs=True)
@@ -295,7 +296,8 @@ def trace_before_autograd(gm: fx.GraphModule) -> tuple[fx.Graph, list[fx.Node]]:
         nodes[:] = [node for node, value in interpreter.env.items() if isinstance(value, torch.Tensor)]
         return [interpreter.env[node] for node in nodes]
 
-    # Sizes that are changed in place are not those of Dynamo's own tensors; scalars know their numbers.
+    # Detach, so that in-place changes of sizes do not affect Dynamo's own tensors. Scalars know their
+    # numbers.
     args = [value.detach() if isinstance(value, torch.Tensor) and value.dim() else value for value in inputs]
     with contextlib.ExitStack() as around:
         around.enter_context(keeping_switches())
@@ -309,7 +311,7 @@ def trace_before_autograd(gm: fx.GraphModule) -> tuple[fx.Graph, list[fx.Node]]:
 
 @contextlib.contextmanager
 def keeping_switches() -> Iterator[None]:
-    """Whatever is switched inside (gradients, autocast) is as before behind it, also after an error."""
+    """Restore gradient mode and autocast at the end of the context, also after an error."""
     kinds = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     with contextlib.ExitStack() as kept:
         kept.enter_context(torch.set_grad_enabled(torch.is_grad_enabled()))

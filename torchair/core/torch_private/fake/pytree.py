@@ -1,4 +1,4 @@
-"""Nested containers, as torch takes them apart."""
+"""Nested containers, as torch flattens them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch.utils import _pytree as pytree
 
 
 def leaves_by_path(tree: Any) -> dict[str, Any]:
-    """The leaves of nested containers by their place: `['x'][0]`."""
+    """Return the leaves of nested containers by their path: `['x'][0]`."""
     pairs, _ = pytree.tree_flatten_with_path(tree)
     return {pytree.keystr(path): leaf for path, leaf in pairs}
 
 
 def children_of(value: Any) -> list[Any] | None:
-    """What a container that torch knows holds; None for what it does not know."""
+    """Return the items of a container that torch knows; None for other types."""
     node = pytree.SUPPORTED_NODES.get(type(value))
     return None if node is None else list(node.flatten_fn(value)[0])
 

@@ -1,4 +1,4 @@
-"""Symbols of sizes as data, for a compile in another process."""
+"""Symbols of sizes as data, to compile in another process."""
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
@@ -20,7 +20,7 @@ from torchair.core.sym_expr import SymExpr
 
 @dataclass(frozen=True)
 class SymbolInfo:
-    """One symbol: the number that it stood for when it was made, and its bounds."""
+    """One symbol: its example value and its bounds."""
 
     symbol: sympy.Symbol
     example: int
@@ -30,14 +30,16 @@ class SymbolInfo:
 
 @dataclass(frozen=True)
 class Symbols:
-    """The symbols in some numbers, and what is known of them."""
+    """The symbols in some numbers, and the facts about them."""
 
     seen: tuple[SymbolInfo, ...] = ()
     facts: tuple[Any, ...] = ()
 
     @staticmethod
     def of(numbers: Iterable[torch.SymInt]) -> Symbols:
-        """Of these; all of one environment. LookupError where only the data decides one."""
+        """Return the symbols in these numbers of one environment. Raise LookupError if one depends on
+        data.
+        """
         numbers = list(numbers)
         if not numbers:
             return Symbols()
@@ -51,39 +53,41 @@ class Symbols:
                 seen.append(
                     SymbolInfo(symbol, int(hints[symbol]), _finite(bounds.lower), _finite(bounds.upper))
                 )
-            else:  # the ragged size of a nested tensor is no number: graphs only pass it on
+            else:  # the ragged size of a nested tensor is not a number: graphs only forward it
                 seen.append(SymbolInfo(symbol, 2, 2, None))
         facts = tuple(guard.expr for guard in env.guards if guard.expr.free_symbols <= set(symbols))
         return Symbols(tuple(seen), facts)
 
     def lines(self) -> list[str]:
-        """As text, without the numbers that they stood for."""
+        """Return the symbols as text, without their example values."""
         return [*(f"{s.symbol} {s.least} {s.most}" for s in self.seen), *map(str, self.facts)]
 
     def world(self) -> RebuiltShapeEnv:
-        """An environment in which they are known again."""
+        """Return a new environment with these symbols."""
         return RebuiltShapeEnv(self)
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What a compile knows of sizes, and of floats that are inputs: those are symbols where no size is."""
+    """The facts of a compilation about sizes and float inputs. A float is a symbol only if no size is."""
 
     env: ShapeEnv | None
 
     @staticmethod
     def of(values: Sequence[Any]) -> Environment:
-        """Of the compile that goes on, or in which these values were made."""
+        """Return the environment of the running compilation, or the one in which these values were
+        created.
+        """
         mode = detect_fake_mode(list(values))
         return Environment(None if mode is None else mode.shape_env)
 
     def has_examples(self, numbers: Sequence[torch.SymInt]) -> bool:
-        """Does each symbol in these stand for a number? The data alone decides others."""
+        """Return whether each symbol in these numbers has an example value. Others depend on data."""
         symbols = {symbol for number in numbers for symbol in number.node.expr.free_symbols}
         return not symbols or (self.env is not None and symbols <= _examples(self.env).keys())
 
     def lines(self) -> list[str]:
-        """As text to the last digit, without the numbers that symbols stand for."""
+        """Return the facts as complete text, without example values."""
         if self.env is None:
             return []
         ranges = (
@@ -94,7 +98,7 @@ class Environment:
         return [*sorted(ranges), *(sympy.srepr(row.expr) for row in (*self.env.guards, *rows))]
 
     def taken_for_granted(self) -> Callable[[], tuple[Any, ...]]:
-        """A function for what it has come to take for granted since now."""
+        """Return a function that returns the assumptions made since this call."""
         env = self.env
         if env is None:
             return tuple
@@ -102,7 +106,7 @@ class Environment:
         return lambda: tuple(guard.expr for guard in env.guards[known:])
 
     def take(self, conditions: Sequence[Any]) -> bool:
-        """Do these hold? If so, they are taken for granted from now on."""
+        """Return whether these conditions hold, and assume them from now on if they do."""
         if not conditions:
             return True
         return self.env is not None and _take(self.env, conditions)
@@ -117,7 +121,7 @@ def _take(env: ShapeEnv, conditions: Sequence[Any]) -> bool:
 
 
 class RebuiltShapeEnv:
-    """An environment with the symbols of another."""
+    """A shape environment with the symbols of another one."""
 
     def __init__(self, symbols: Symbols) -> None:
         self.env = ShapeEnv()
@@ -145,23 +149,23 @@ class RebuiltShapeEnv:
         return symbol
 
     def number(self, value: int | SymExpr) -> int | torch.SymInt:
-        """A number of the other environment in this one."""
+        """Return the number of this environment that corresponds to a number of the other one."""
         if not isinstance(value, SymExpr):
             return value
         expr = value.expr.xreplace(self._there)
         return self.env.create_symintnode(expr, hint=int(expr.xreplace(_examples(self.env))))
 
     def conditions(self) -> tuple[Any, ...]:
-        """What was taken for granted here since, in symbols of the other environment."""
+        """Return the assumptions made here so far, in symbols of the other environment."""
         back = {here: there for there, here in self._there.items()}
         return tuple(guard.expr.xreplace(back) for guard in self.env.guards[self._known :])
 
 
 def _examples(env: ShapeEnv) -> dict[Any, Any]:
-    """The numbers that symbols stood for when they were made."""
+    """Return the example values of symbols."""
     return env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
 
 
 def _finite(bound: Any) -> int | None:
-    """int_oo and the largest int64 are no bounds."""
+    """Return the bound, or None for int_oo and the largest int64, which are no bounds."""
     return int(bound) if bound.is_Integer and abs(int(bound)) < 1 << 62 else None

@@ -1,4 +1,4 @@
-"""Tracing functions of the user's as a compile does: while other threads may compile, and without writes."""
+"""Trace user functions as a compile does: synchronized with compiles in other threads, and without writes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _FRAMES: Any = LazyModule("torch._dynamo.convert_frame")
 
 @contextlib.contextmanager
 def as_in_a_compile() -> Iterator[None]:
-    """No other thread compiles meanwhile: what is traced is state of the process, which two at a time leave
-    broken. Calls of compiled functions find it as a compile, and wait; they refuse to run in any other trace.
+    """Hold the compile lock: tracing uses global state, which two threads at a time would break. Calls of
+    compiled functions treat this as a compile and wait; in any other trace they refuse to run.
     """
     with _FRAMES.compile_lock:
         before = torch.compiler._is_compiling_flag
@@ -31,7 +31,7 @@ def as_in_a_compile() -> Iterator[None]:
 
 
 def functionalized(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What AOTAutograd makes of a function that writes: ops that are not torch's own are wrapped
-    (`auto_functionalized`). What is written into an argument is dropped.
+    """Functionalize a function as AOTAutograd does: mutating ops outside torch's own are wrapped
+    (`auto_functionalized`). Writes to arguments are dropped.
     """
     return dispatch_functionalize(function)

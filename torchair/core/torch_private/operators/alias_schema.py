@@ -1,9 +1,9 @@
-"""Operators whose schemas say that some arguments are only read, for calls in which these share memory with
-what is written.
+"""Operators with extended alias annotations, for calls whose read-only arguments share memory with written
+ones.
 
-AOTAutograd gives an operator copies of what it writes, and the rest as it was: such an argument would keep
-its old values while the operator runs. The same operator with a schema that has it written as well gets both
-from one copy, as eagerly.
+AOTAutograd passes an operator copies of the arguments it writes, and the other arguments unchanged. Such a
+read-only argument would keep its old values during the call. The same operator, with a schema that also
+writes this argument, gets both from one copy, as in eager mode.
 """
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
@@ -25,19 +25,21 @@ from torchair.core.torch_private.operators.schemas import OpOverload, find_overl
 __all__ = ["SPACE", "can_auto_functionalize", "find_shared", "original_of", "with_shared"]
 
 SPACE, AND = "torchair_shared", "__and__"
-"""`lib::op.default` that writes `x`, too, is `torchair_shared::lib__and__op__and__default__and__x`."""
+"""Naming scheme: `lib::op.default` that also writes `x` is
+`torchair_shared::lib__and__op__and__default__and__x`.
+"""
 _KEYS = ("CompositeExplicitAutograd", "CPU", "CUDA", "PrivateUse1")
 _library = torch.library.Library(SPACE, "DEF")
 _defined: Any = getattr(torch.ops, SPACE)
 _originals: dict[OpOverload, tuple[str, str, tuple[str, ...]]] = {}
-"""Name and schema of each original, which may be defined anew, and the arguments that it only reads."""
+"""Name and schema of each original, which may be redefined, and the arguments that it only reads."""
 _defining = threading.RLock()
 _beginning: set[str] = set()
-"""What is being defined, which torch asks for."""
+"""Operators that are being defined; torch asks for them meanwhile."""
 
 
 def original_of(op: OpOverload) -> tuple[OpOverload, tuple[str, ...]]:
-    """The operator that was meant, and which arguments it only reads."""
+    """Return the original operator, and the arguments that it only reads."""
     if op not in _originals:
         return op, ()
     name, _, names = _originals[op]
@@ -45,21 +47,21 @@ def original_of(op: OpOverload) -> tuple[OpOverload, tuple[str, ...]]:
 
 
 def with_shared(op: OpOverload, names: Sequence[str]) -> OpOverload | None:
-    """The operator that seems to write these arguments, too; None for names that would not be told apart."""
+    """Return the operator that also writes these arguments; None if the names would be ambiguous."""
     parts = (*op._schema.name.split("::"), op._overloadname, *names)
     if any(AND in part for part in parts):
         return None
     with _defining:
-        for number in itertools.count():  # one that is defined anew may have other arguments
+        for number in itertools.count():  # a redefined operator may have other arguments
             name = AND.join((*parts, str(number)) if number else parts)
             packet = getattr(_defined, name, None) or _define(op, names, name)
             if _originals[packet.default][1] == str(op._schema):
                 return packet.default
-    raise AssertionError("there is always another number")
+    raise AssertionError("itertools.count() is infinite")
 
 
 def find_shared(name: str) -> OpOverload | None:
-    """By its name after the namespace: in a file or in code, which another process may have written."""
+    """Return the operator with this name. The name may come from a file or code of another process."""
     parts = [part for part in name.split(AND) if not part.isdecimal()]
     op = find_overload(".".join(parts[:3])) if len(parts) > 3 else None
     if op is None or not can_auto_functionalize(op):
@@ -81,7 +83,7 @@ def _define(op: OpOverload, names: Sequence[str], qualified: str) -> Any:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         current = find_overload(name)
-        assert current is not None, "whoever calls this had it"
+        assert current is not None, "the caller had this operator"
         return current(*args, **kwargs)
 
     for key in _KEYS:
@@ -94,7 +96,7 @@ def _define(op: OpOverload, names: Sequence[str], qualified: str) -> Any:
 
 
 class _Space:
-    """`torch.ops.torchair_shared`, in which code that another process has generated finds operators, too."""
+    """`torch.ops.torchair_shared`, which also defines operators that code of another process calls."""
 
     def __getattr__(self, name: str) -> Any:
         with _defining:

@@ -1,4 +1,4 @@
-"""Namespaces of operators. This module imports nothing that is slow to load."""
+"""Operator namespaces that load on first use. This module imports nothing that is slow to load."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch._ops import _OpNamespace as OpNamespace
 
 
 class LazyOpNamespace(OpNamespace):
-    """`torch.ops.<name>`, whose operators are defined by a module that is imported with the first that is
-    not known yet.
+    """The namespace `torch.ops.<name>`. Its operators are defined by a module that is imported at the first
+    access to an unknown operator.
     """
 
-    __module__ = OpNamespace.__module__  # by which operators are found again
+    __module__ = OpNamespace.__module__  # used to find operators again
 
     def __init__(self, name: str, module: str) -> None:
         super().__init__(name)
@@ -27,9 +27,11 @@ class LazyOpNamespace(OpNamespace):
             if name.startswith("__") or self._module in sys.modules or self._is_being_loaded():
                 raise
         importlib.import_module(self._module)
-        return getattr(self, name)  # the very object that the module has, if it looked at it
+        return getattr(self, name)  # the same object that the module uses
 
     def _is_being_loaded(self) -> bool:
-        """The package around the module defines operators, too, and torch asks whether they are there."""
+        """Return whether the package around the module is being imported: it defines operators, too, and
+        torch checks for them.
+        """
         package = sys.modules.get(self._module.rpartition(".")[0])
         return bool(getattr(getattr(package, "__spec__", None), "_initializing", False))

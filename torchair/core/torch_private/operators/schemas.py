@@ -1,4 +1,4 @@
-"""Operators: by name, by schema, and how torch takes them apart."""
+"""Operators by name and schema, and their decompositions."""
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
@@ -52,23 +52,25 @@ _KEPT_WHOLE = (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.defaul
 
 
 def has_kernel(op: OpOverload, key: str) -> bool:
-    """Is there a kernel of its own for the op and a dispatch key?"""
+    """Return whether the op has its own kernel for a dispatch key."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
 
 
 def process_group(name: str) -> Any:
-    """The group that ops of collectives name so."""
+    """Return the process group that collective ops call by this name."""
     return torch.distributed.distributed_c10d._resolve_process_group(name)
 
 
 def collective(name: str, *args: Any) -> Any:
-    """The result of one of torch's functional collectives, once it is there."""
+    """Return the result of a functional collective of torch, after waiting for it."""
     ops = torch.ops._c10d_functional
     return ops.wait_tensor(getattr(ops, name)(*args))
 
 
 def decomposition_of(op: Any) -> Callable[..., Any] | None:
-    """How torch itself takes an operator apart: its registered decomposition, or its composite definition."""
+    """Return torch's decomposition of an operator: the registered one, or its composite definition. None if
+    there is none.
+    """
     if op in _KEPT_WHOLE:
         return None
     found = decomposition_table.get(op)
@@ -82,9 +84,9 @@ _BEFORE = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicit
 
 @contextlib.contextmanager
 def resizes_kept_whole() -> Iterator[None]:
-    """Inside, traces show resizes of images of known sizes as the ops they are. Where there may be symbols,
-    torch takes them apart into gathers before anybody sees them; with symbols it still does, as its ops in
-    C++ take none.
+    """Keep resizes of images with known sizes as ops in traces. With symbols in the trace, torch would
+    decompose them into gathers first. It still does so for symbolic sizes, because its C++ ops do not accept
+    symbols.
     """
     packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if "upsample" in name]
     ops = [getattr(packet, name) for packet in packets for name in packet.overloads()]
@@ -112,31 +114,33 @@ def _whole(op: OpOverload, apart: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def higher_order_op(name: str) -> HigherOrderOperator:
-    """The operator that takes graphs, by its name."""
+    """Return the higher-order operator with this name."""
     return torch._ops._higher_order_ops[name]
 
 
 def find_overload(name: str) -> OpOverload | None:
-    """`npu.scatter_update_.default` -> the operator, or None where no library has defined it."""
+    """Return the operator for a name such as `npu.scatter_update_.default`; None if no library has defined
+    it.
+    """
     namespace, packet, overload = name.split(".")
     found = getattr(getattr(torch.ops, namespace), packet, None)
     return getattr(found, overload, None)
 
 
 def resolve_overload(packet: OpOverloadPacket, args: Sequence[Any], kwargs: dict[str, Any]) -> OpOverload:
-    """The overload of a packet that a call with these (real) arguments means."""
+    """Return the overload of a packet for a call with these (real) arguments."""
     name = torch._C._jit_resolve_packet(packet._qualified_op_name, *args, **kwargs)
     return getattr(packet, name or "default")
 
 
 def parse_schema(text: str) -> Any:
-    """An operator's schema from its text: arguments with names, defaults and what they alias."""
+    """Parse an operator's schema: arguments with names, defaults and aliases."""
     return torch._C.parse_schema(text)
 
 
 def arguments_of(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of each argument of a call by name, that of its schema where the call has none. Schemas, and
-    who copies values from them, have numbers for data types.
+    """Return the arguments of a call by name, with the defaults of the schema. Data types may be given as
+    numbers, as schemas and code that copies values from them do.
     """
     defaults = {arg.name: arg.default_value if arg.has_default_value() else None for arg in schema.arguments}
     placed = zip([arg.name for arg in schema.arguments if not arg.kwarg_only], args, strict=False)
@@ -150,7 +154,7 @@ def arguments_of(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 @functools.cache
 def _data_types() -> dict[int, torch.dtype]:
-    """The data types by the numbers that schemas have for them."""
+    """Return the data types by their numbers in schemas."""
     found: dict[int, torch.dtype] = {}
     for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:
         with contextlib.suppress(RuntimeError):  # some have no name in schemas
@@ -160,7 +164,7 @@ def _data_types() -> dict[int, torch.dtype]:
 
 
 def unfunctionalized(twin: Callable[..., Any]) -> Callable[..., Any]:
-    """A functionalisation kernel that calls `twin` on the plain tensor: nothing is cloned."""
+    """Return a functionalization kernel that calls `twin` on the plain tensor without a clone."""
 
     def run(input: torch.Tensor, *rest: Any) -> None:
         torch._sync(input)
@@ -171,8 +175,8 @@ def unfunctionalized(twin: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def register_fake(library: torch.library.Library, op: str, fake: Callable[..., Any]) -> None:
-    """What `torch.library.register_fake` does. That one looks for the line it is called from, in all modules
-    there are, which takes ten times as long as the rest of it.
+    """Register a fake kernel like `torch.library.register_fake`. That function searches all modules for the
+    calling line, which takes ten times as long as the rest of it.
     """
     entry = torch._library.simple_registry.singleton.find(f"{library.ns}::{op}")
     handle = entry.fake_impl.register(fake, f"torchair, {fake.__module__}", lib=library)
@@ -180,5 +184,5 @@ def register_fake(library: torch.library.Library, op: str, fake: Callable[..., A
 
 
 def has_operator(name: str) -> bool:
-    """Is there an operator `namespace::name`? Nothing is loaded to find out."""
+    """Return whether there is an operator `namespace::name`, without loading modules."""
     return bool(torch._C._jit_get_schemas_for_operator(name))
