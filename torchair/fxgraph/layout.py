@@ -4,13 +4,10 @@ Inside the IR, tensors are logical. A value that leaves the graph has exactly th
 This requirement is a `Layout`, read once from the FX graph (`layouts_of`):
 
 * an *alias* is a view of an input: the index of the input and the calls that view it. Only the call
-  determines
-  the storage and offset of the input. So a view is created from the input of each call, never from numbers of
-      the
-  traced call.
+  determines the storage and offset of the input. So a view is created from the input of each call, never from
+  numbers of the traced call.
 * every other value is *owned*: sizes, strides, and the number of its storage. Owned values with the same
-  number share
-  memory, at the distance of their offsets; values with different numbers share nothing.
+  number share memory, at the distance of their offsets; values with different numbers share nothing.
 
 `materialize_layout` gives values these layouts, in a traced graph and for real tensors. `layout_check.py`
 compares the results of a program with them.

@@ -71,8 +71,8 @@ class Recorder:
 
         Returns:
             The recording, or None. After a failure, `take_failure` returns the error. Otherwise this call
-                cannot be
-            recorded: there is no memory for another recording, or the thread must run the program first.
+            cannot be recorded: there is no memory for another recording, or the thread must run the
+            program first.
         """
         if not getattr(self._thread, "is_warm", False):
             self._book.direct["first call of a thread"] += 1

@@ -4,25 +4,20 @@ The life of a key:
 
 * First call: the program runs directly, on the caller's stream, and its results are the results of the call.
   This is the warm-up (libraries load, kernels are tuned), and inputs are changed exactly once. Then the graph
-      is
-  captured, which executes nothing, so nothing has to be saved or restored.
+  is captured, which executes nothing, so nothing has to be saved or restored.
 * Later calls: compare addresses, pass the addresses of plain inputs to the graph (or copy those inputs
-  before),
-  replay, return the outputs.
+  before), replay, return the outputs.
 * If an output of the last replay is still held, a second recording alternates with the first. If both are
-  held,
-  a private recording is replayed. Its outputs are never returned themselves, only copies.
+  held, a private recording is replayed. Its outputs are never returned themselves, only copies.
 * Recordings share their workspace. All but the first of a pool end with copies of their outputs to an output
   buffer, where no graph has workspace. Keys share these buffers, so held outputs of another key count as
-      well.
+  well.
 * If an input that is used in place has moved, the key is recorded again. From the second move on, older
   recordings are kept as well (double buffers, modules that share a graph). If an input moves on every call,
-      the
-  calls run directly.
+  the calls run directly.
 * If there are more keys than the limit, the least recently used key is dropped. If it comes back, it runs
   directly once before it is recorded again, then three times, seven and so on. A cycle of many shapes
-      therefore
-  does not capture all the time.
+  therefore does not capture all the time.
 
 Invariants: one launch at a time per pool (its launch order); no memory that the caller holds is written,
 except inputs that the graph mutates; a failed capture leaves only its reason.

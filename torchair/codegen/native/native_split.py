@@ -1,15 +1,12 @@
 """Split a graph into a part for a native library and a part that stays in Python.
 
 * *bound* inputs (static ones) and tensor constants become constants of the library, bound by address: nothing
-  is
-  copied, and a write to one of them is a write to the caller's tensor.
+  is copied, and a write to one of them is a write to the caller's tensor.
 * *passed* inputs are the other tensors. Sizes are read from them, so symbols are not passed. A symbol that is
-  not
-  the size of a passed tensor is passed as the length of a carrier, a tensor of one byte expanded to that
-      length.
+  not the size of a passed tensor is passed as the length of a carrier, a tensor of one byte expanded to that
+  length.
 * *host* outputs (numbers, views of inputs and inputs themselves) are computed in Python: a library returns
-  only
-  tensors, and would copy a view of a constant.
+  only tensors, and would copy a view of a constant.
 """
 
 from __future__ import annotations

@@ -105,9 +105,8 @@ def default_partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> Any
     effects = [node for node in joint.graph.nodes if _is_effect(node.target) and node.is_impure()]
     for node in effects:
         if node.all_input_nodes:  # torch places others, such as the ends of scopes
-            is_early = (
-                node.meta.get("partitioner_tag") == "is_forward"
-            )  # not all nodes of the backward have a tag
+            # Not all nodes of the backward have a tag.
+            is_early = node.meta.get("partitioner_tag") == "is_forward"
             node.meta["partitioner_tag"] = f"must_be_in_{'forward' if is_early else 'backward'}"
     asked = [node for node in joint.graph.nodes if effects and _partitioners.must_recompute(node)]
     if asked:
