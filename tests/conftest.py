@@ -89,7 +89,7 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _layouts_are_checked() -> None:
     """The results of every call are held to the promised layouts; a mismatch is a warning, so an error."""
-    layout_enforcer.EVERY_CALL = True
+    layout_enforcer.CHECK_EVERY_CALL = True
 
 
 @pytest.fixture(autouse=True, scope="session")

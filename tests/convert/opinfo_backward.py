@@ -460,7 +460,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--save", type=Path, help="write all outcomes here as JSON")
     chosen = parser.parse_args(arguments)
     # As in all tests: the results of every call are held to the promised layouts.
-    layout_enforcer.EVERY_CALL = True
+    layout_enforcer.CHECK_EVERY_CALL = True
     first, step = chosen.shard
     wanted = set(chosen.names)
     ops = [op for op in table.op_db if not wanted or {op.name, name_of(op)} & wanted]

@@ -178,7 +178,7 @@ def storages(tensors: list[torch.Tensor]) -> list[int]:
 
 @pytest.mark.parametrize("every_call", [True, False])
 def test_wrong_layouts_are_found_and_fixed(every_call: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchair.capture.base.layout_enforcer.EVERY_CALL", every_call)
+    monkeypatch.setattr("torchair.capture.base.layout_enforcer.CHECK_EVERY_CALL", every_call)
     x = torch.arange(12.0).view(3, 4)
     # Strides.
     wrongly(lambda x: [(x * 2).t()], lambda x: [(x * 2).t().contiguous()], x)
@@ -599,7 +599,7 @@ def test_views_are_made_with_the_numbers_of_the_call() -> None:
 
 
 def test_layout_fault_of_one_key_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchair.capture.base.layout_enforcer.EVERY_CALL", False)
+    monkeypatch.setattr("torchair.capture.base.layout_enforcer.CHECK_EVERY_CALL", False)
     contract = symbolic(lambda x: [(x + 1).t()], torch.randn(4, 6))
 
     def sometimes(x: torch.Tensor) -> list[torch.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torchair.capture.base.addresses import RecaptureReason
-from torchair.capture.base.call_log import CallLog, listening
+from torchair.capture.base.call_log import CallLog, call_logger
 from torchair.capture.base.compiled_program import CompiledProgram, Observer
 from torchair.capture.base.inputs import InputInfo, Role, inputs_of
 from torchair.capture.base.layout_enforcer import LayoutEnforcer
@@ -43,17 +43,17 @@ __all__ = [
 ALONE = RunnerOptions()
 
 
-def capture(compiled: CompiledProgram, around: RunnerOptions = ALONE) -> Runner:
+def capture(compiled: CompiledProgram, options: RunnerOptions = ALONE) -> Runner:
     """Return a runner that records and replays this program, or runs it directly.
 
     Args:
         compiled: the program with the facts about its graph.
-        around: callbacks and shared state of the recordings.
+        options: callbacks and shared state of the recordings.
 
     Returns:
         A `Runner`. Its `why_not` is the reason if the program is not recorded.
     """
-    degradations, log = compiled.degradations, listening()
+    degradations, log = compiled.degradations, call_logger()
     if compiled.contract is not None:
         program = LayoutEnforcer(compiled.program, compiled.contract, compiled.inputs.key, degradations)
         compiled = replace(compiled, program=program)
@@ -65,19 +65,19 @@ def capture(compiled: CompiledProgram, around: RunnerOptions = ALONE) -> Runner:
         )
     if log is not None:
         compiled = replace(compiled, observers=(*compiled.observers, CallLog(compiled, log)))
-    return Runner(_strategy(compiled, around))
+    return Runner(_strategy(compiled, options))
 
 
-def _strategy(compiled: CompiledProgram, around: RunnerOptions) -> Direct:
+def _strategy(compiled: CompiledProgram, options: RunnerOptions) -> Direct:
     """Return the best strategy that the device and the policy allow; report why the graph is not recorded."""
-    policy, row, specialist = compiled.policy, compiled.row, around.specialist
-    if around.parts is not None:
-        return _in_pieces(compiled, around.parts, specialist)
+    policy, row, specialist = compiled.policy, compiled.row, options.specialist
+    if options.parts is not None:
+        return _partitioned(compiled, options.parts, specialist)
     reason = skip_reason(compiled.inputs, policy, row)
     if reason is None:
-        return Replay(compiled, around)
-    if around.successor is not None:
-        compiled = replace(compiled, program=SwappableProgram(compiled.program, around.successor))
+        return Replay(compiled, options)
+    if options.successor is not None:
+        compiled = replace(compiled, program=SwappableProgram(compiled.program, options.successor))
     if policy.capture:
         if not row.has_graphs and policy.counts:
             return CountedDirect(compiled, specialist)
@@ -87,7 +87,9 @@ def _strategy(compiled: CompiledProgram, around: RunnerOptions) -> Direct:
     return Direct(compiled, reason) if specialist is None else SpecializedByKey(compiled, reason, specialist)
 
 
-def _in_pieces(compiled: CompiledProgram, parts: tuple[Runner, ...], specialist: Specialist | None) -> Direct:
+def _partitioned(
+    compiled: CompiledProgram, parts: tuple[Runner, ...], specialist: Specialist | None
+) -> Direct:
     if specialist is not None:
         compiled.degradations.add(lost_in_pieces(specialist))
     how = "recorded in 1 partition" if len(parts) == 1 else f"recorded in {len(parts)} partitions"

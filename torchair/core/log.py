@@ -37,7 +37,7 @@ class AirLogger(logging.Logger):
 
     def __init__(self, name: str, level: int = logging.NOTSET) -> None:
         super().__init__(name, level)
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def event(self, msg: str, *args: Any, **kwargs: Any) -> None:
         """Log at level EVENT: milestones with their times."""
@@ -47,13 +47,13 @@ class AirLogger(logging.Logger):
 
     def is_new(self, text: str) -> bool:
         """Return whether this text is new in this process, and remember it."""
-        is_new = text not in self._said
-        self._said.add(text)
+        is_new = text not in self._logged
+        self._logged.add(text)
         return is_new
 
     def forget(self) -> None:
         """Forget all texts."""
-        self._said.clear()
+        self._logged.clear()
 
     def warning_once(self, msg: str, *args: Any) -> None:
         """Log a warning, but each text only once in a process."""
@@ -145,18 +145,20 @@ def warn_if_slow(text: str, hint: str = "") -> Iterator[None]:
     with a clock on a terminal, one line elsewhere. The block runs even if nothing can be printed.
     """
     done = threading.Event()
-    teller = threading.Thread(target=_tell, args=(done, text, hint, time.monotonic()), daemon=True)
+    reporter = threading.Thread(
+        target=_report_progress, args=(done, text, hint, time.monotonic()), daemon=True
+    )
     with contextlib.suppress(RuntimeError):  # no thread can start: too many, or Python is exiting
-        teller.start()
+        reporter.start()
     try:
         yield
     finally:
         done.set()
-        if teller.ident is not None:
-            teller.join()  # clear the line before other output
+        if reporter.ident is not None:
+            reporter.join()  # clear the line before other output
 
 
-def _tell(done: threading.Event, text: str, hint: str, began: float) -> None:
+def _report_progress(done: threading.Event, text: str, hint: str, began: float) -> None:
     if done.wait(LONG) or sys.stderr is None or sys.stderr.closed:  # a service may have no stderr
         return
     if sys.stderr.isatty():

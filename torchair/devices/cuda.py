@@ -56,8 +56,8 @@ class Cuda(GraphDevice):
         # elsewhere stay alive for the whole process, others until their graph is freed and the device was
         # synchronized.
         self._host_calls: list[HostCallOfGraph] = []
-        self._gone: list[tuple[torch.device, HostCallOfGraph]] = []
-        self._under_way = threading.local()
+        self._freed_calls: list[tuple[torch.device, HostCallOfGraph]] = []
+        self._recording = threading.local()
         self._errors: list[BaseException] = []  # of host calls, not raised yet
         self._waits_at_exit = False
 
@@ -101,12 +101,12 @@ class Cuda(GraphDevice):
         if not getattr(graph, "calls_host", False):
             return launch
 
-        def told() -> None:
+        def launch_checked() -> None:
             if self._errors:
                 raise self._errors.pop(0)  # the device could not raise it and continued
             launch()
 
-        return told
+        return launch_checked
 
     def direct_launch(self, graph: Any, device: torch.device) -> DirectLaunch | None:
         """Return None also for a graph that calls the host: a launch that waits for such calls must release
@@ -136,7 +136,7 @@ class Cuda(GraphDevice):
                 self._errors.append(error)
 
         call = HOST_FUNCTION(on_host)
-        getattr(self._under_way, "calls", self._host_calls).append((call, given))
+        getattr(self._recording, "calls", self._host_calls).append((call, given))
         self.runtime.call_on_host(call, stream)
 
     def _copy_out(self, x: torch.Tensor, stream: int) -> torch.Tensor:
@@ -154,17 +154,17 @@ class Cuda(GraphDevice):
         self, program: Call, args: list[Any], into: CaptureTarget, copies: Sequence[Copy] = ()
     ) -> tuple[Graph, list[Any]]:
         device = into.device
-        if self._gone:
+        if self._freed_calls:
             self.synchronize(device)
-            self._gone[:] = [row for row in self._gone if row[0] != device]
-        self._under_way.calls = calls = list[HostCallOfGraph]()
+            self._freed_calls[:] = [row for row in self._freed_calls if row[0] != device]
+        self._recording.calls = calls = list[HostCallOfGraph]()
         try:
             graph, outputs = super().record(program, args, into, copies)
         finally:
-            del self._under_way.calls
+            del self._recording.calls
         graph.calls_host = bool(calls)  # type: ignore[attr-defined]
         if calls:
-            weakref.finalize(graph, self._gone.extend, [(device, call) for call in calls])
+            weakref.finalize(graph, self._freed_calls.extend, [(device, call) for call in calls])
         return graph, outputs
 
 

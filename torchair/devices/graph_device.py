@@ -21,23 +21,23 @@ from torchair.core.torch_private.device.memory import (
 from torchair.devices.base import CaptureTarget, Device, Graph, PoolToken
 from torchair.devices.input_copy_nodes import Copy
 
-_collection_lock = threading.Lock()
-_uncollected: list[bool] = []  # whether the collector was on; one entry per recording in progress
+_collector_lock = threading.Lock()
+_collector_states: list[bool] = []  # whether the collector was on; one entry per recording in progress
 
 
 @contextlib.contextmanager
-def without_collection() -> Iterator[None]:
+def gc_disabled() -> Iterator[None]:
     """Disable garbage collection: freeing garbage that holds device memory would break a capture."""
-    with _collection_lock:
-        _uncollected.append(gc.isenabled())
+    with _collector_lock:
+        _collector_states.append(gc.isenabled())
         gc.disable()
     try:
         yield
     finally:
-        with _collection_lock:
-            was_on = _uncollected.pop()
+        with _collector_lock:
+            was_on = _collector_states.pop()
             # With concurrent recordings, the last to end restores what the first one found.
-            if was_on and not _uncollected:
+            if was_on and not _collector_states:
                 gc.enable()
 
 
@@ -125,7 +125,7 @@ class GraphDevice(Device):
             self.module.device(device),
             self._own_workspaces(),
             self.module.stream(into.stream),
-            without_collection(),
+            gc_disabled(),
         ):
             # Begin and end of a capture may fail, too. The pool would then stay in recording state.
             try:

@@ -66,7 +66,7 @@ def stream_beside(stream: Any, wanted: int) -> Any:
     the stream itself. The streams are not synchronized. Streams use different SMs while there are enough.
     """
     device = stream.device.index
-    sms = _granted(device, wanted)
+    sms = _sm_count(device, wanted)
     if sms >= _all(device).count:
         return stream
     key = (device, stream.cuda_stream, sms)
@@ -84,19 +84,19 @@ def stream_beside(stream: Any, wanted: int) -> Any:
 
 
 @cache
-def _granted(device: int, wanted: int) -> int:
+def _sm_count(device: int, wanted: int) -> int:
     """Return the SM count of a part for this limit: parts have a minimum size and grow in steps."""
     whole = _all(device)
     if wanted >= whole.count:
         return whole.count
-    granted = max(whole.at_least, wanted // whole.multiple * whole.multiple)
-    if granted > wanted:
+    count = max(whole.at_least, wanted // whole.multiple * whole.multiple)
+    if count > wanted:
         logger.warning(
             "limit_core_num: a limit of %s SMs is below the minimum of this device, using %s SMs",
             wanted,
-            granted,
+            count,
         )
-    return granted
+    return count
 
 
 @cache

@@ -51,9 +51,8 @@ class InputCopyNodes:
 
     def __init__(self, copies: Sequence[Copy], nodes: Sequence[int], graph: int, calls: Calls) -> None:
         self.targets = [target for target, _ in copies]
-        self.sources = array(
-            "Q", [source.data_ptr() for _, source in copies]
-        )  # current source address of each copy
+        # Current source address of each copy.
+        self.sources = array("Q", [source.data_ptr() for _, source in copies])
         self.nodes = list(nodes)
         self.graph = graph
         self.setter, self.kind, self.forget_error = calls.setter, calls.kind, calls.forget_error

@@ -341,7 +341,7 @@ def test_names_are_not_reached_through_torch(module: str, name: str) -> None:
     call = f"ctorchair.core.storage.serialization\n_function\n(V{module}\nV{name}\ntR."
     with pytest.raises(BadGraph, match="is not a function of torch"):
         unpack(call.encode())
-    with pytest.raises(BadGraph, match=r"must not refer to torchair\.core\.storage\.serialization\.importlib"):
+    with pytest.raises(BadGraph, match=r"must not refer to torchair.*\.importlib"):
         unpack(b"ctorchair.core.storage.serialization\nimportlib\n.")
 
 

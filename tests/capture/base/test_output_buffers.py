@@ -13,7 +13,7 @@ import torch
 
 from tests.support.simulated_device import SimulatedDevice, make
 from torchair.capture import Runner
-from torchair.capture.base.output_buffers import TURNS, OutputBuffer, OutputBufferPool
+from torchair.capture.base.output_buffers import BUFFERS_PER_KEY, OutputBuffer, OutputBufferPool
 from torchair.core.native import fast_replay
 
 FLOAT = 4
@@ -54,7 +54,7 @@ def two_each(runner: Runner, sizes: list[int]) -> None:
 
 
 def homes_of(runner: Runner) -> set[OutputBuffer]:
-    return {home for entry in runner.strategy._entries for home in entry.homes}  # type: ignore[attr-defined]
+    return {home for entry in runner.strategy._entries for home in entry.output_buffers}  # type: ignore[attr-defined]
 
 
 def test_descending_sizes_share_the_first_home() -> None:
@@ -107,7 +107,7 @@ def test_many_held_outputs_are_copied_with_warning() -> None:
     ]
     assert all(y.tolist() == [size * value] * size for size, value, y in kept)
     report = runner.report()
-    assert report.home_bytes == TURNS * 13 * FLOAT
+    assert report.home_bytes == BUFFERS_PER_KEY * 13 * FLOAT
     copied = [row for row in report.recordings if row.private]
     assert copied
     assert report.bytes_copied_out > 0
@@ -128,7 +128,7 @@ def test_a_loop_that_holds_one_output_copies_nothing() -> None:
         y = call_with_size(runner, rng.choice(SIZES), float(rng.randrange(9)))
     del y
     assert not any(recording.private for recording in runner.report().recordings)
-    assert row.captures <= (TURNS + 1) * len(SIZES), "a recording in each home, and growing ones"
+    assert row.captures <= (BUFFERS_PER_KEY + 1) * len(SIZES), "a recording in each home, and growing ones"
 
 
 def test_recordings_of_one_size_have_homes_of_their_own() -> None:
@@ -156,7 +156,7 @@ def test_a_dropped_size_leaves_its_held_output_and_its_neighbours() -> None:
 def test_homes_go_with_their_recordings() -> None:
     runner, _ = sized()
     two_each(runner, [21, 13, 8])
-    homes = runner.strategy._recorder._homes  # type: ignore[attr-defined]
+    homes = runner.strategy._recorder._output_buffers  # type: ignore[attr-defined]
     assert len(homes._living()) == 1
     runner.strategy._entries.clear()  # type: ignore[attr-defined]
     gc.collect()
@@ -224,16 +224,16 @@ def test_a_home_of_known_room_serves_all() -> None:
     assert second is not first
     held = fast_replay.view_on(torch.empty(2), first.rest.storages[0], 0)
     assert homes.find([8], [100], []) is second
-    assert not homes.has_room([8], [second])
+    assert not homes.has_free_buffer([8], [second])
     del held
-    assert homes.has_room([8], [second])
+    assert homes.has_free_buffer([8], [second])
 
 
 def test_the_simulation_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: who takes every home for free overwrites what is held."""
     runner, _ = sized()
     two_each(runner, [21, 13, 8])
-    monkeypatch.setattr(fast_replay.AtRest, "is_free", lambda self: True)
+    monkeypatch.setattr(fast_replay.OutputLease, "is_free", lambda self: True)
     held = call_with_size(runner, 13, 7.0)
     runner([8, torch.ones(8)])
     assert held.tolist() != [91.0] * 13

@@ -293,7 +293,7 @@ def test_a_better_program_is_not_passed_by() -> None:
         def take(self) -> Any:
             return Body(lambda weight, x: [x * weight + 2])
 
-    replay._fetch(entry, There())
+    replay._load_optimized(entry, There())
     assert ask(runner, weight, torch.ones(4)) is None
     assert runner.run(weight, torch.ones(4))[0].tolist() == [4.0] * 4
 

@@ -25,7 +25,7 @@ from torchair.capture.strategies import recorder
 from torchair.core.errors import BadCall, DegradedWarning
 from torchair.core.torch_private.compilers.aot_autograd import dynamo_counters
 from torchair.devices import installed
-from torchair.devices.graph_device import without_collection
+from torchair.devices.graph_device import gc_disabled
 
 
 @pytest.fixture(autouse=True)
@@ -723,14 +723,14 @@ def test_nothing_is_collected_while_graphs_are_recorded() -> None:
     seen: list[bool] = []
 
     def second() -> None:
-        with without_collection():
+        with gc_disabled():
             both.wait()
             first_is_done.wait()
             seen.append(gc.isenabled())
 
     other = threading.Thread(target=second)
     assert gc.isenabled()
-    with without_collection():
+    with gc_disabled():
         other.start()
         both.wait()
         seen.append(gc.isenabled())

@@ -13,7 +13,7 @@ from tests.codegen.tracing import trace
 from tests.support.slow import slow
 from torchair.codegen import CodegenOptions, build
 from torchair.codegen.inductor import frozen_views
-from torchair.codegen.inductor.frozen_views import take_views_out
+from torchair.codegen.inductor.frozen_views import extract_views
 from torchair.core.program import Program
 
 AS_A_VIEW = "reinterpret_tensor("
@@ -118,7 +118,7 @@ def test_a_view_that_is_returned_is_one_of_the_input() -> None:
 
 def test_what_the_graph_writes_is_no_constant() -> None:
     traced = trace(updates, torch.randn(8, 4), torch.randn(3, 4))
-    assert take_views_out(traced.gm, [0]) is None
+    assert extract_views(traced.gm, [0]) is None
     w, x = torch.randn(8, 4), torch.randn(3, 4)
     program, theirs = built(updates, w, x), w.clone()
     for _ in range(2):
@@ -129,13 +129,13 @@ def test_what_the_graph_writes_is_no_constant() -> None:
 def test_views_that_cost_nothing_stay() -> None:
     """In generated code a view is a way to count."""
     traced = trace(lambda w, x: [x + w.t()], torch.randn(8, 4), torch.randn(4, 8))
-    assert take_views_out(traced.gm, [0]) is None
+    assert extract_views(traced.gm, [0]) is None
 
 
 def test_as_a_module_of_its_own() -> None:
     (w, b), x = weights(), torch.randn(3, 4)
     program = built(layer, w, b, x)
-    assert isinstance(program, frozen_views.WithViews)
+    assert isinstance(program, frozen_views.ProgramWithViews)
     assert program.standalone is not None
     text = program.standalone()
     assert text is not None

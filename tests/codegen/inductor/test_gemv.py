@@ -15,7 +15,7 @@ from tests.support.simulated_device import SimulatedDevice
 from torchair.codegen import CodegenOptions, build
 from torchair.codegen.base.graph_prep import fake_mode_of
 from torchair.codegen.inductor import inductor_program
-from torchair.codegen.inductor.gemv import PRODUCTS, sum_products
+from torchair.codegen.inductor.gemv import PRODUCTS, rewrite_gemv
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 CALLS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
@@ -46,7 +46,7 @@ def test_gemv_rewrite_equals_product(name: str, dtype: torch.dtype) -> None:
     traced = trace(lambda *args: [fn(*args)], *args, decompose=False)
     mode = fake_mode_of(traced.gm, traced.inputs)
     assert mode is not None
-    found = sum_products(traced.gm, mode)
+    found = rewrite_gemv(traced.gm, mode)
     assert found == max(args[-2].numel(), args[-1].numel())
     assert not [node for node in traced.gm.graph.nodes if node.target in PRODUCTS]
     (result,), expected = traced.gm(*args), fn(*args)
@@ -73,7 +73,7 @@ def test_gemv_rewrite_leaves_other_products(shapes: Any, dtype: torch.dtype, dyn
     traced = trace(lambda a, b: [torch.mm(a, b)], *args, dynamic=dynamic, decompose=False)
     mode = fake_mode_of(traced.gm, traced.inputs)
     assert mode is not None
-    assert sum_products(traced.gm, mode) == 0
+    assert rewrite_gemv(traced.gm, mode) == 0
     assert [node for node in traced.gm.graph.nodes if node.target in PRODUCTS]
 
 

@@ -20,7 +20,7 @@ class RecaptureReason(Enum):
     COPIES = "recapture_due_to_refused_copy"
 
 
-def watched_inputs(inputs: InputInfo, *, frozen_parameter: bool, skip_validation: bool) -> list[int]:
+def checked_inputs(inputs: InputInfo, *, frozen_parameter: bool, skip_validation: bool) -> list[int]:
     """Return the indices of the inputs whose addresses are compared before every replay."""
     if skip_validation:
         return inputs.having(Role.PASSED)
@@ -39,7 +39,7 @@ def cause_of(inputs: InputInfo, moved: Sequence[int]) -> RecaptureReason:
     )
 
 
-def moved_text(inputs: InputInfo, moved: Sequence[int]) -> str:
+def format_moved(inputs: InputInfo, moved: Sequence[int]) -> str:
     """Name the first three inputs that moved, with their roles."""
     named = ", ".join(f"{inputs.roles[i].value} input {inputs.title(i)}" for i in moved[:3])
     more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""

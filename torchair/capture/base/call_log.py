@@ -19,7 +19,7 @@ from torchair.core.log import AirLogger, capture_logger, logger
 T = TypeVar("T")
 
 
-def listening() -> AirLogger | None:
+def call_logger() -> AirLogger | None:
     """Return the log for calls, or None if none is at DEBUG. The log of capture mode comes first."""
     return next((log for log in (capture_logger, logger) if log.isEnabledFor(logging.DEBUG)), None)
 
@@ -58,31 +58,33 @@ class CallLog(Observer):
     watches_calls = True
 
     def __init__(self, compiled: CompiledProgram, log: AirLogger) -> None:
-        self._of = compiled
+        self._compiled = compiled
         self._log = log
         self._watch = Stopwatch()
 
     def called(self, args: Sequence[Any]) -> None:
-        self._tell("input", args)
+        self._log_values("input", args)
         self._watch.reset()
 
     def returned(self, outputs: Sequence[Any]) -> None:
         spent = (time.perf_counter() - self._watch.began) * 1e6
-        self._log.debug("%s: host time: %s, whole call %.1f us", self._of.name, self._watch.text(), spent)
-        self._tell("output", outputs)
+        self._log.debug(
+            "%s: host time: %s, whole call %.1f us", self._compiled.name, self._watch.text(), spent
+        )
+        self._log_values("output", outputs)
 
     def timed(self, phase: str, function: Callable[..., T]) -> Callable[..., T]:
         return self._watch.timed(phase, function)
 
-    def _tell(self, what: str, values: Sequence[Any]) -> None:
-        measures = self._of.policy.statistics and not self._is_somebody_capturing()
+    def _log_values(self, what: str, values: Sequence[Any]) -> None:
+        measures = self._compiled.policy.statistics and not self._is_capturing()
         for index, value in enumerate(values):
-            title = f"{index} {self._of.inputs.title(index)}" if what == "input" else str(index)
-            self._log.debug("%s: %s %s: %s", self._of.name, what, title, describe(value, measures))
+            title = f"{index} {self._compiled.inputs.title(index)}" if what == "input" else str(index)
+            self._log.debug("%s: %s %s: %s", self._compiled.name, what, title, describe(value, measures))
 
-    def _is_somebody_capturing(self) -> bool:
+    def _is_capturing(self) -> bool:
         """Return whether a capture is running: reading values would break it."""
-        row = self._of.row
+        row = self._compiled.row
         return row.why_no_graphs() is None and row.is_capturing()
 
 

@@ -76,6 +76,6 @@ class CompiledProgram:
             function = observer.timed(phase, function)
         return function
 
-    def book(self) -> CaptureStats:
+    def new_stats(self) -> CaptureStats:
         """Return new statistics for the events of this graph."""
         return CaptureStats(self.name)

@@ -26,29 +26,29 @@ COPIES = (aten._to_copy.default, aten.copy_.default, aten.copy.default)
 
 def host_op_reasons(gm: fx.GraphModule) -> dict[fx.Node, str]:
     """Return the nodes that need the CPU, with the reasons."""
-    home = _home(gm)
+    device_of_graph = _graph_device(gm)
     found: dict[fx.Node, str] = {}
     for node in gm.graph.nodes:
-        reason = _why(node, home) if node.op == "call_function" else None
+        reason = _reason(node, device_of_graph) if node.op == "call_function" else None
         if reason is not None:
             found[node] = reason
     return found
 
 
-def _home(gm: fx.GraphModule) -> torch.device:
+def _graph_device(gm: fx.GraphModule) -> torch.device:
     """Return the device of the graph, or `meta` if its only tensors have no data."""
     devices = [value.device for node in gm.graph.nodes for value in tensors_of(node)]
     meta = torch.device("meta")
-    home = device_of(gm)
-    return meta if home.type == "cpu" and meta in devices else home
+    device_of_graph = device_of(gm)
+    return meta if device_of_graph.type == "cpu" and meta in devices else device_of_graph
 
 
-def say(node: fx.Node) -> str:
+def describe_node(node: fx.Node) -> str:
     """Return the name of the op with its source line: `aten.nonzero.default at model.py:3`."""
     return f"{node.target} at {source_of(node)}" if source_of(node) else str(node.target)
 
 
-def _why(node: fx.Node, home: torch.device) -> str | None:
+def _reason(node: fx.Node, device_of_graph: torch.device) -> str | None:
     target: Any = node.target
     tags = target.tags if isinstance(target, OpOverload) else ()
     if any(tag in tags for tag in READS_DATA):
@@ -59,25 +59,27 @@ def _why(node: fx.Node, home: torch.device) -> str | None:
         return "has a size that depends on data"
     if target in BY_INDEX and any(_is_mask(index) for index in flat(node.args[1])):
         return "is indexed with a mask, and the CPU must know how many elements the mask selects"
-    if home.type == "cpu":
+    if device_of_graph.type == "cpu":
         return None
-    if target in ON_HOST and not get_device(home).calls_host:
+    if target in ON_HOST and not get_device(device_of_graph).calls_host:
         return "runs on the CPU"
-    if beside := _beside(node, home):
-        return f"is computed on {beside}"
-    if beside := next(filter(None, (_beside(given, home) for given in node.all_input_nodes)), None):
-        return f"reads a tensor on {beside}"
+    if other := _other_device(node, device_of_graph):
+        return f"is computed on {other}"
+    if other := next(
+        filter(None, (_other_device(given, device_of_graph) for given in node.all_input_nodes)), None
+    ):
+        return f"reads a tensor on {other}"
     return None
 
 
-def _beside(node: fx.Node, home: torch.device) -> str | None:
+def _other_device(node: fx.Node, device_of_graph: torch.device) -> str | None:
     """Return the other device that holds data of a node, if any. Constant numbers on the CPU do not count:
     they become part of the recording.
     """
     for value in tensors_of(node):
         if is_on_cpu(value) and (node.op != "get_attr" or value.dim() > 0):
             return "the CPU"
-        if value.device not in (home, torch.device("cpu"), torch.device("meta")):
+        if value.device not in (device_of_graph, torch.device("cpu"), torch.device("meta")):
             return str(value.device)
     return None
 
@@ -105,7 +107,7 @@ def copy_first(gm: fx.GraphModule, device: torch.device) -> int:
             copies[node].meta = {**node.meta, "val": twin_on(value, device)}
         return copies[node]
 
-    changing = set(_depending(gm))
+    changing = set(_call_dependent(gm))
     for node in list(gm.graph.nodes):
         target: Any = node.target
         is_known = isinstance(target, OpOverload) and target.namespace in ("aten", "prims")
@@ -118,7 +120,7 @@ def copy_first(gm: fx.GraphModule, device: torch.device) -> int:
     return len(copies)
 
 
-def _depending(gm: fx.GraphModule) -> Iterator[fx.Node]:
+def _call_dependent(gm: fx.GraphModule) -> Iterator[fx.Node]:
     """Yield the nodes whose values may differ from call to call."""
     seen: set[fx.Node] = set()
     for node in gm.graph.nodes:

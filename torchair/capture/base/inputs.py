@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
-from torchair.capture.base.host_ops import say
+from torchair.capture.base.host_ops import describe_node
 from torchair.core.torch_private.fake.fake_tensors import symbol_ranges
 from torchair.fxgraph.effects import draws, written_by
 from torchair.fxgraph.layout import Layout, layouts_of, memory_of, root_of, storage_relative_inputs
@@ -256,7 +256,7 @@ def _obstacles(gm: fx.GraphModule, roles: Sequence[Role]) -> Iterator[str]:
     """Yield the reasons why a recording of this graph would be wrong, each with its op and source line."""
     for index, node in storage_relative_inputs(gm).items():
         if roles[index] in (Role.PLAIN, Role.ALIAS):
-            yield f"{say(node)} may read memory outside its input, which a copy of the input does not contain"
+            yield f"{describe_node(node)} may read memory outside its input, which a copy lacks"
 
 
 def _device(value: Any) -> str | None:

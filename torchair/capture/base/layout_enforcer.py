@@ -18,13 +18,13 @@ from torchair.core.program import Program, ProgramWrapper
 from torchair.fxgraph.conj_neg import marked_arguments, unmarked
 from torchair.fxgraph.layout_check import OutputLayouts, Sameness, ViewFixup, looked_at
 
-READS_MEMORY = ("inductor", "native")  # programs that ignore the conjugate and negative bits
+IGNORES_CONJ_NEG = ("inductor", "native")  # programs that ignore the conjugate and negative bits
 REMEMBERED = 4096  # keys whose check results are cached
-EVERY_CALL = False
+CHECK_EVERY_CALL = False
 """Check the results of every call, not only of the first call of a key. Tests set this."""
 
 
-AS_THEY_ARE = Sameness()
+UNCHANGED = Sameness()
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Fixups:
     marked: tuple[int, ...] = ()  # arguments with a conjugate or negative bit
     looks: tuple[ViewFixup, ...] = ()
     wrong: tuple[int, ...] = ()
-    sameness: Sameness = AS_THEY_ARE
+    sameness: Sameness = UNCHANGED
 
 
-NOTHING = Fixups()
+NO_FIXUPS = Fixups()
 
 
 class LayoutEnforcer(ProgramWrapper):
@@ -55,32 +55,33 @@ class LayoutEnforcer(ProgramWrapper):
         self.key = key
         self._key_of = key_function(key)
         self._degradations = degradations or Diagnostics()
-        self._adds = bool(contract.left_out or contract.marked)  # results that the program does not compute
+        # The contract adds results that the program does not compute.
+        self._adds_results = bool(contract.left_out or contract.marked)
         self._known: dict[Hashable, Fixups] = {}
 
     @property
     def standalone(self) -> Any:
         """The function that writes the program as a standalone module, or None."""
-        return None if self._adds else super().standalone
+        return None if self._adds_results else super().standalone
 
     def __call__(self, args: list[Any]) -> list[Any]:
         key = self._key_of(args)
-        mends = self._known.get(key)
-        if mends is None or EVERY_CALL:
-            return self._look(key, args)
-        if mends is NOTHING and not self._adds:
+        fixups = self._known.get(key)
+        if fixups is None or CHECK_EVERY_CALL:
+            return self._check(key, args)
+        if fixups is NO_FIXUPS and not self._adds_results:
             return self.program(args)
-        needs_args = mends.wrong or self.contract.left_out
+        needs_args = fixups.wrong or self.contract.left_out
         before = self.contract.before(args, looks=False) if needs_args else None
-        outputs = looked_at(self._run(args, mends.marked), mends.looks)
+        outputs = looked_at(self._run(args, fixups.marked), fixups.looks)
         if before is not None:
-            outputs = self.contract.mend(before, self.contract.filled(before, outputs), mends.wrong)
+            outputs = self.contract.mend(before, self.contract.filled(before, outputs), fixups.wrong)
         outputs = self._marked(outputs)
-        return mends.sameness.of(outputs) if mends.sameness else outputs
+        return fixups.sameness.of(outputs) if fixups.sameness else outputs
 
-    def _look(self, key: Hashable, args: list[Any]) -> list[Any]:
+    def _check(self, key: Hashable, args: list[Any]) -> list[Any]:
         before = self.contract.before(args, looks=True)
-        marked = marked_arguments(args) if self.kind in READS_MEMORY else ()
+        marked = marked_arguments(args) if self.kind in IGNORES_CONJ_NEG else ()
         outputs = self.contract.filled(before, self._run(args, marked))
         looks = self.contract.looks(before, outputs)
         outputs = looked_at(outputs, looks) if looks else outputs
@@ -94,8 +95,8 @@ class LayoutEnforcer(ProgramWrapper):
         sameness = self.contract.sameness(outputs)
         # Layouts that vary within one key, because they depend on data, are checked in every call.
         if self.contract.is_static:
-            mends = Fixups(marked, looks, tuple(faults), sameness)
-            self._known[key] = NOTHING if mends == NOTHING else mends
+            fixups = Fixups(marked, looks, tuple(faults), sameness)
+            self._known[key] = NO_FIXUPS if fixups == NO_FIXUPS else fixups
         return sameness.of(outputs) if sameness else outputs
 
     def _run(self, args: list[Any], marked: tuple[int, ...]) -> list[Any]:

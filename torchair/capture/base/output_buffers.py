@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from torchair.core.native.fast_replay import AtRest
+from torchair.core.native.fast_replay import OutputLease
 
-TURNS = 2  # output buffers that keys share, and recordings of one key while outputs are held
+BUFFERS_PER_KEY = 2  # output buffers that keys share, and recordings of one key while outputs are held
 
 
 class OutputBuffer:
@@ -31,7 +31,7 @@ class OutputBuffer:
             storages = [
                 torch.empty(size, dtype=torch.uint8, device=device).untyped_storage() for size in sizes
             ]
-        self.rest = AtRest(storages)
+        self.rest = OutputLease(storages)
 
     def fits(self, sizes: Sequence[int]) -> bool:
         """Return whether outputs of these sizes fit."""
@@ -50,7 +50,7 @@ class MaxSizes:
         return max(nbytes, *(self.outputs.get(place, 0) for place in places))
 
 
-def grown(need: int, had: int) -> int:
+def grow_size(need: int, had: int) -> int:
     """Return the size of a block for `need` bytes. If the size `had` of the other block is too small, grow by
     at least half, because the next call may need more.
     """
@@ -72,30 +72,30 @@ class OutputBufferPool:
         """
         known = self._living()
         fitting, others = self._fitting(sizes, taken)
-        free = next((home for home in others if home.rest.is_free()), None)
+        free = next((buffer for buffer in others if buffer.rest.is_free()), None)
         if free is not None:
             return free
-        if others and len(fitting) >= TURNS:
+        if others and len(fitting) >= BUFFERS_PER_KEY:
             return others[0]
-        alike = [home.sizes for home in known if len(home.sizes) == len(room)]
+        alike = [buffer.sizes for buffer in known if len(buffer.sizes) == len(room)]
         before = map(max, *alike) if len(alike) > 1 else alike[0] if alike else [0] * len(room)
-        made = OutputBuffer(list(map(grown, room, before)), self._device)
+        made = OutputBuffer(list(map(grow_size, room, before)), self._device)
         self._known.append(weakref.ref(made))
         return made
 
-    def has_room(self, sizes: Sequence[int], taken: Collection[OutputBuffer]) -> bool:
+    def has_free_buffer(self, sizes: Sequence[int], taken: Collection[OutputBuffer]) -> bool:
         """Return whether `find` would return a free or a new buffer."""
         fitting, others = self._fitting(sizes, taken)
-        return not others or len(fitting) < TURNS or any(home.rest.is_free() for home in others)
+        return not others or len(fitting) < BUFFERS_PER_KEY or any(buffer.rest.is_free() for buffer in others)
 
     def _fitting(
         self, sizes: Sequence[int], taken: Collection[OutputBuffer]
     ) -> tuple[list[OutputBuffer], list[OutputBuffer]]:
         """Return the buffers that are large enough, and those of them that are not taken."""
-        fitting = [home for home in self._living() if home.fits(sizes)]
-        return fitting, [home for home in fitting if home not in taken]
+        fitting = [buffer for buffer in self._living() if buffer.fits(sizes)]
+        return fitting, [buffer for buffer in fitting if buffer not in taken]
 
     def _living(self) -> list[OutputBuffer]:
-        homes = [home for known in self._known if (home := known()) is not None]
-        self._known = [weakref.ref(home) for home in homes]
-        return homes
+        buffers = [buffer for known in self._known if (buffer := known()) is not None]
+        self._known = [weakref.ref(buffer) for buffer in buffers]
+        return buffers

@@ -9,7 +9,7 @@ from typing import Any
 from torchair.core.log import capture_logger as logger
 from torchair.core.program import Code, Program, ProgramWrapper, code_of
 
-AGAIN = 2
+REQUEST_ON_CALL = 2
 """The number of the call that requests the optimized program."""
 
 
@@ -94,7 +94,7 @@ class SwappableProgram(ProgramWrapper):
 
     def _ask(self, pending: PendingProgram) -> None:
         self._calls += 1
-        if self._calls >= AGAIN and not pending.is_asked:
+        if self._calls >= REQUEST_ON_CALL and not pending.is_asked:
             pending.wanted()
         if pending.is_done.is_set():
             self.program = pending.take() or self.program

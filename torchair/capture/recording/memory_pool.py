@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchair.capture.base.output_buffers import grown
+from torchair.capture.base.output_buffers import grow_size
 from torchair.devices import CaptureTarget, Device, Graph, PoolToken
 
 
@@ -109,7 +109,7 @@ class StaticInputArena:
         block = self._blocks.get(index)
         with torch.inference_mode(False):
             if block is None or block.numel() < need:
-                size = grown(max(need, self._room.get(index, 0)), 0 if block is None else block.numel())
+                size = grow_size(max(need, self._room.get(index, 0)), 0 if block is None else block.numel())
                 block = self._blocks[index] = torch.empty(size, dtype=torch.uint8, device=self._device)
             buffer = torch.empty(0, dtype=tensor.dtype, device=self._device)
             return buffer.set_(block.untyped_storage(), 0, tensor.size(), tensor.stride())

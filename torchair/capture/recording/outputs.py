@@ -28,7 +28,7 @@ from torchair.capture.base.inputs import InputInfo
 from torchair.capture.base.output_buffers import OutputBuffer
 from torchair.capture.recording.memory_pool import extent
 from torchair.core.errors import BadCall
-from torchair.core.native.fast_replay import AtRest, clones, hand_out, view_on
+from torchair.core.native.fast_replay import OutputLease, clones, make_outputs, view_on
 from torchair.core.native.memory_overlap import is_dense
 from torchair.core.torch_private.device.memory import borrow_memory, storage_id
 
@@ -118,40 +118,44 @@ class EmptyOutput:
 
 
 @dataclass(frozen=True)
-class Again:
+class RepeatedOutput:
     """The same tensor object as output `place`."""
 
     place: int
 
 
-class Need(NamedTuple):
+class OutputSize(NamedTuple):
     """The outputs in one storage, and their bytes."""
 
     places: list[int]
     nbytes: int
 
 
-def needs_of(outputs: Sequence[Any], args: Sequence[Any], inputs: InputInfo) -> list[Need]:
+def output_sizes(outputs: Sequence[Any], args: Sequence[Any], inputs: InputInfo) -> list[OutputSize]:
     """Return the memory that these outputs need in addition to the memory of the inputs."""
     groups = _owned(outputs, args, inputs)
-    return [Need(places, _span([outputs[place] for place in places]).numel()) for places in groups]
+    return [OutputSize(places, _span([outputs[place] for place in places]).numel()) for places in groups]
 
 
 def move(
-    outputs: Sequence[Any], args: Sequence[Any], inputs: InputInfo, home: OutputBuffer, needs: Sequence[Need]
+    outputs: Sequence[Any],
+    args: Sequence[Any],
+    inputs: InputInfo,
+    home: OutputBuffer,
+    sizes_before: Sequence[OutputSize],
 ) -> list[Any]:
     """Copy outputs in memory of the recording to an output buffer. Return all outputs with those replaced."""
     moved = list(outputs)
     repeated = _repeated(outputs)
-    found = needs_of(outputs, args, inputs)
-    if found != needs:
-        sizes = [[need.nbytes for need in each] for each in (found, needs)]
+    found = output_sizes(outputs, args, inputs)
+    if found != sizes_before:
+        sizes = [[size.nbytes for size in each] for each in (found, sizes_before)]
         raise RuntimeError(f"outputs have {sizes[0]} bytes, but had {sizes[1]} bytes in the warm-up run")
-    for need, storage in zip(needs, home.rest.storages, strict=True):
-        source = _span([moved[place] for place in need.places])
+    for size, storage in zip(sizes_before, home.rest.storages, strict=True):
+        source = _span([moved[place] for place in size.places])
         target = torch.empty(0, dtype=torch.uint8, device=source.device)
         target.set_(storage, 0, source.size(), source.stride()).copy_(source)
-        for place in need.places:
+        for place in size.places:
             tensor = moved[place]
             start = (_start(tensor) - source.storage_offset()) // tensor.element_size()
             moved[place] = view_on(tensor, storage, start)
@@ -188,13 +192,13 @@ def _span(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return span.set_(tensors[0].untyped_storage(), first, (max(ends) - first,), (1,))
 
 
-class Copied(Enum):
+class OutputPlacement(Enum):
     """Marker in place of an output buffer: outputs stay in the recording, and copies are returned."""
 
-    COPIED = "copied"
+    COPY_OUT = "copied"
 
 
-COPIED = Copied.COPIED
+COPY_OUT = OutputPlacement.COPY_OUT
 
 
 class Outputs:
@@ -207,7 +211,7 @@ class Outputs:
         outputs: Sequence[Any],
         static_args: Sequence[Any],
         inputs: InputInfo,
-        home: OutputBuffer | Copied | None = None,
+        home: OutputBuffer | OutputPlacement | None = None,
     ) -> None:
         owners = _owners(static_args)
         tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
@@ -220,12 +224,12 @@ class Outputs:
         ours = [outputs[at] for at, source in sources.items() if source is None and outputs[at].numel()]
         memory = _Memory(ours, home)
         self.rest = memory.rest
-        self._steps: list[ConstantOutput | InputAlias | EmptyOutput | OwnedOutput | Again] = []
+        self._steps: list[ConstantOutput | InputAlias | EmptyOutput | OwnedOutput | RepeatedOutput] = []
         again = _repeated(outputs)
         for position, output in enumerate(outputs):
             source = sources.get(position)
             if position in again:
-                self._steps.append(Again(again[position]))
+                self._steps.append(RepeatedOutput(again[position]))
             elif position not in sources:
                 self._steps.append(ConstantOutput(output))
             elif source is not None:
@@ -254,31 +258,31 @@ class Outputs:
 
     def give(self, args: Sequence[Any]) -> list[Any]:
         """Return the outputs as new tensor objects on the memory of the recording."""
-        handed = hand_out(self._owned, self.rest)
+        handed = make_outputs(self._owned, self.rest)
         if self.plain is not None:
             return handed
         ours = iter(handed)
-        return self._together(lambda step: next(ours) if isinstance(step, OwnedOutput) else step.give(args))
+        return self._each_once(lambda step: next(ours) if isinstance(step, OwnedOutput) else step.give(args))
 
     def copy(self, args: Sequence[Any]) -> list[Any]:
         """Return copies. Outputs that share memory still share it; views of inputs stay views of inputs."""
         copies: Copies = {}
-        return self._together(lambda step: step.copy(args, copies))
+        return self._each_once(lambda step: step.copy(args, copies))
 
-    def _together(
+    def _each_once(
         self, made_by: Callable[[ConstantOutput | InputAlias | EmptyOutput | OwnedOutput], Any]
     ) -> list[Any]:
         """Return all outputs, each created once."""
         made: list[Any] = []
         for step in self._steps:
-            made.append(made[step.place] if isinstance(step, Again) else made_by(step))
+            made.append(made[step.place] if isinstance(step, RepeatedOutput) else made_by(step))
         return made
 
 
 class _Memory:
     """The memory of the outputs."""
 
-    def __init__(self, outputs: Sequence[torch.Tensor], home: OutputBuffer | Copied | None) -> None:
+    def __init__(self, outputs: Sequence[torch.Tensor], home: OutputBuffer | OutputPlacement | None) -> None:
         found = {storage_id(output): output for output in outputs}
         spans = {key: _span([o for o in outputs if storage_id(o) == key]) for key in found}
         self.nbytes = sum(span.numel() for span in spans.values())
@@ -297,10 +301,10 @@ class _Memory:
         self._at = {key: at for at, key in enumerate(found)}
         del found, spans
         storages = {storage_id(output): output.untyped_storage() for output in outputs}
-        kept = [] if home is COPIED else list(storages.values())
+        kept = [] if home is COPY_OUT else list(storages.values())
         del storages
         # Counted last: from here on, every additional use is the caller's.
-        self.rest = AtRest(kept)
+        self.rest = OutputLease(kept)
 
     def of(self, output: torch.Tensor) -> tuple[int, torch.Tensor]:
         """Return the index of the storage of this output, and a template that lives as long."""

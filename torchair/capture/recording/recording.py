@@ -15,7 +15,7 @@ import torch
 from torchair.capture.base.inputs import InputInfo, Role, repeated_dims
 from torchair.capture.base.output_buffers import OutputBuffer
 from torchair.capture.recording.memory_pool import StaticInputArena
-from torchair.capture.recording.outputs import COPIED, Need, Outputs, move
+from torchair.capture.recording.outputs import COPY_OUT, Outputs, OutputSize, move
 from torchair.core.errors import BadCall, first_line
 from torchair.core.native.fast_replay import Addresses, Repeat
 from torchair.core.native.memory_overlap import is_dense
@@ -73,7 +73,7 @@ class StaticInputs:
         # A caller that holds a storage itself holds its Python object, which is unique.
         self._storages = [b.untyped_storage() for b in self.buffers] if self.borrowed else []
 
-    def lent(self) -> list[tuple[int, torch.Tensor]]:
+    def borrowed_inputs(self) -> list[tuple[int, torch.Tensor]]:
         """Return the borrowed buffers with their input indices. An input that still has that address needs no
         copy.
         """
@@ -157,7 +157,7 @@ class StaticInputs:
         return None
 
 
-def may_borrow(inputs: InputInfo, args: Sequence[Any]) -> bool:
+def can_alias_inputs(inputs: InputInfo, args: Sequence[Any]) -> bool:
     """Return whether the memory of plain inputs can serve as their buffers. It cannot in these cases:
 
     * two inputs share a storage, because those of a later call may not;
@@ -310,7 +310,7 @@ class RecordingPlan:
     """Provides the buffers of plain inputs. None: the tensors of the call serve as buffers."""
     home: OutputBuffer | None = None
     """The buffer to which the graph copies its outputs at its end."""
-    needs: Sequence[Need] = ()
+    output_sizes: Sequence[OutputSize] = ()
     """The bytes of the outputs there."""
     private: bool = False
     in_graph: bool = False
@@ -331,7 +331,7 @@ def record(
         kept = list(own)  # the program may clear its list
         with CaptureMonitor(row):
             results = program(own)
-        return results if home is None else move(results, kept, inputs, home, plan.needs)
+        return results if home is None else move(results, kept, inputs, home, plan.output_sizes)
 
     copies = statics.copies(args)
     graph, results = row.record(run, list(placed), into, copies)
@@ -341,9 +341,9 @@ def record(
         except BaseException:
             graph.reset()
             raise
-    outputs = Outputs(results, placed, inputs, COPIED if plan.private else home)
+    outputs = Outputs(results, placed, inputs, COPY_OUT if plan.private else home)
     ledger = Addresses(watched, args)
-    places = Addresses([*watched, *(index for index, _ in statics.lent())], args)
+    places = Addresses([*watched, *(index for index, _ in statics.borrowed_inputs())], args)
     made = Recording(graph, statics, ledger, places, outputs, home, plan.private)
     reserved = row.reserved_bytes(into.device) - before
     made.nbytes = max(reserved, outputs.nbytes)

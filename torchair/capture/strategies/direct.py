@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchair.capture.base.addresses import RecaptureReason, moved_text
+from torchair.capture.base.addresses import RecaptureReason, format_moved
 from torchair.capture.base.compiled_program import KEY, PARAMETERS, CompiledProgram
 from torchair.capture.base.inputs import Role
 from torchair.capture.base.key import key_function
@@ -33,7 +33,7 @@ class Direct:
         self.why_not = why_not
         self.parts = parts  # runners of the partitions of a graph that is split
         self.inputs, self.policy, self.device = compiled.inputs, compiled.policy, compiled.device
-        self.name, self.degradations, self.book = compiled.name, compiled.degradations, compiled.book()
+        self.name, self.degradations, self.stats = compiled.name, compiled.degradations, compiled.new_stats()
         # Profilers show direct runs in capture mode as a separate range.
         self._is_eager = self.policy.eager or (self.policy.capture and self.policy.counts)
         self._pack = compiled.timed(PARAMETERS, self._pack_numbers)
@@ -169,10 +169,10 @@ class CountedDirect(Direct):
             if self._programs is not None:
                 self._programs.ask(key, args)
         elif self._forced:
-            self.book.recapture(RecaptureReason.FORCED, "force_recapture is set")
+            self.stats.recapture(RecaptureReason.FORCED, "force_recapture is set")
         elif known != where:
             moved = [i for i, old, new in zip(self._mutated, known, where, strict=True) if old != new]
-            self.book.recapture(RecaptureReason.MUTATED, moved_text(self.inputs, moved))
+            self.stats.recapture(RecaptureReason.MUTATED, format_moved(self.inputs, moved))
         self._seen[key] = where
         self._seen.move_to_end(key)
 
@@ -182,7 +182,7 @@ class CountedDirect(Direct):
             if self._programs is not None:
                 self._programs.drop(oldest)
             self._dropped += 1
-        self.book.keys(len(self._seen) + 1)
+        self.stats.keys(len(self._seen) + 1)
 
     def report(self) -> Report:
         return replace(
@@ -192,6 +192,6 @@ class CountedDirect(Direct):
                 InputRow(self.inputs.title(i), role.value, 0, "read in place by the program")
                 for i, role in enumerate(self.inputs.roles)
             ),
-            recaptures=dict(self.book.recaptures),
+            recaptures=dict(self.stats.recaptures),
             dropped=self._dropped,
         )

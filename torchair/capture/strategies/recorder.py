@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from torchair.capture.base.addresses import watched_inputs
+from torchair.capture.base.addresses import checked_inputs
 from torchair.capture.base.compiled_program import INPUTS, CompiledProgram
 from torchair.capture.base.output_buffers import OutputBuffer, OutputBufferPool
 from torchair.capture.base.stats import CaptureStats
 from torchair.capture.recording.memory_pool import LaunchOrder, StaticInputArena, pool_for
-from torchair.capture.recording.recording import Recording, RecordingPlan, may_borrow, record
+from torchair.capture.recording.recording import Recording, RecordingPlan, can_alias_inputs, record
 from torchair.capture.strategies.recording_cache import KeyState
 from torchair.core.environment import is_on
 from torchair.core.log import capture_logger as logger
@@ -26,20 +26,20 @@ from torchair.devices import CaptureTarget, GraphUpdateRejected
 class Recorder:
     """Creates the recordings of one graph."""
 
-    def __init__(self, compiled: CompiledProgram, book: CaptureStats, turns: LaunchOrder | None) -> None:
+    def __init__(self, compiled: CompiledProgram, stats: CaptureStats, turns: LaunchOrder | None) -> None:
         self._compiled = compiled
-        self._book = book
+        self._stats = stats
         self._row, self._device, policy = compiled.row, compiled.device, compiled.policy
         self.pool = pool_for(self._row, self._device, policy.pool, turns)
         self.arena = StaticInputArena(self._device, compiled.room.inputs)
-        self._homes = OutputBufferPool(self._device)
+        self._output_buffers = OutputBufferPool(self._device)
         self._is_shared = policy.reuse_pool or policy.pool is not None
         self.copies_inside = self._row.copies_inside
         # Borrowed inputs would serve only one key, whereas buffers serve all keys. Without guards, a call may
         # also pass another view of that memory.
         inputs = compiled.inputs
         self.borrows = inputs.guarded and not policy.clone_input and not inputs.key
-        self._watched = watched_inputs(
+        self._checked = checked_inputs(
             inputs,
             frozen_parameter=policy.frozen_parameter,
             skip_validation=policy.skip_validation,
@@ -75,7 +75,7 @@ class Recorder:
             program first.
         """
         if not getattr(self._thread, "is_warm", False):
-            self._book.direct["first call of a thread"] += 1
+            self._stats.direct["first call of a thread"] += 1
             self._postponed = private
             return None
         private = private or self._compiled.policy.clone_output
@@ -94,7 +94,7 @@ class Recorder:
             if not entry.recordings:
                 self._failure = error
             else:
-                self._book.direct["no memory for another recording while outputs are held"] += 1
+                self._stats.direct["no memory for another recording while outputs are held"] += 1
         except Exception as error:
             self._failure = error
         return None
@@ -105,18 +105,18 @@ class Recorder:
             gc.collect()
         pool.open()
         token = pool.token if self._is_shared else self._row.new_pool()
-        borrows = self.borrows and not entry.own_buffers and may_borrow(compiled.inputs, args)
+        borrows = self.borrows and not entry.own_buffers and can_alias_inputs(compiled.inputs, args)
         plan = RecordingPlan(
             self._row,
             CaptureTarget(token, pool.turns.stream, self._error_mode(), self._device),
             arena=None if borrows else self.arena if self._is_shared else StaticInputArena(self._device),
-            home=self._home(entry) if self._moves_outputs and not private else None,
-            needs=entry.needs,
+            home=self._output_buffer(entry) if self._moves_outputs and not private else None,
+            output_sizes=entry.output_sizes,
             private=private,
             in_graph=self.copies_inside,
         )
         with torch.profiler.record_function("acl_graph_capture"):
-            made = record(entry.program, args, compiled.inputs, self._watched, plan)
+            made = record(entry.program, args, compiled.inputs, self._checked, plan)
         pool.is_fresh = pool.is_fresh and not self._is_shared
         made.fill = compiled.timed(INPUTS, made.fill)
         for observer in compiled.observers:
@@ -124,16 +124,18 @@ class Recorder:
         logger.info("%s: recorded in %.1f ms, %d bytes", compiled.name, made.seconds * 1e3, made.nbytes)
         return made
 
-    def _home(self, entry: KeyState) -> OutputBuffer:
+    def _output_buffer(self, entry: KeyState) -> OutputBuffer:
         """Return the output buffer for another recording of this entry."""
-        room = [self._compiled.room.of_outputs(*need) for need in entry.needs]
-        return self._homes.find(entry.sizes, room, entry.homes)
+        room = [self._compiled.room.of_outputs(*need) for need in entry.output_sizes]
+        return self._output_buffers.find(entry.sizes, room, entry.output_buffers)
 
-    def has_room(self, entry: KeyState) -> bool:
+    def has_free_buffer(self, entry: KeyState) -> bool:
         """Return whether the outputs of another recording of this entry may be overwritten now."""
         if self._compiled.policy.clone_output:
             return False
-        return not self._moves_outputs or self._homes.has_room(entry.sizes, entry.homes)
+        return not self._moves_outputs or self._output_buffers.has_free_buffer(
+            entry.sizes, entry.output_buffers
+        )
 
     @property
     def _moves_outputs(self) -> bool:
@@ -154,7 +156,7 @@ class Recorder:
             fast_replay.FastReplaySpec(
                 addresses=made.places,
                 inputs=targets,
-                borrowed=made.statics.lent(),
+                borrowed=made.statics.borrowed_inputs(),
                 rest=outputs.rest,
                 outputs=plain or [],
                 give=outputs.copy if made.private else outputs.give if plain is None else None,

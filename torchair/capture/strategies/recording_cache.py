@@ -8,16 +8,16 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from torchair.capture.base.compiled_program import CompiledProgram
 from torchair.capture.base.key import format_key
-from torchair.capture.base.output_buffers import TURNS, OutputBuffer
+from torchair.capture.base.output_buffers import BUFFERS_PER_KEY, OutputBuffer
 from torchair.capture.base.pending_program import PendingProgram
 from torchair.capture.base.stats import CaptureStats
-from torchair.capture.recording.outputs import Need
+from torchair.capture.recording.outputs import OutputSize
 from torchair.capture.recording.recording import Recording
 from torchair.core.log import capture_logger as logger
 from torchair.core.native.fast_replay import Repeat
 from torchair.core.program import Program
 
-MAX_NEW = 32  # calls in a row with sizes that are not recorded before a warning
+MAX_NEW_SIZES = 32  # calls in a row with sizes that are not recorded before a warning
 MAX_UNUSED = 8  # recordings dropped before they are replayed before a warning
 REMEMBERED = 4096  # dropped keys that are remembered
 MOST_DOUBLED = 10  # maximum number of times that the required calls of a dropped key double
@@ -39,24 +39,24 @@ class KeyState:
         # recorded.
         self.direct_addresses: OrderedDict[tuple[int, ...], None] = OrderedDict()
         self.own_buffers = False  # plain inputs need buffers of their own
-        self.needs: list[Need] = []  # memory for its outputs
+        self.output_sizes: list[OutputSize] = []  # memory for its outputs
         self.draws = False  # running it advances the random generator
 
-    def offer(self, latest: Recording) -> None:
+    def enable_fast_path(self, latest: Recording) -> None:
         """Enable the fast path for the next call. It may use the recording that served this call, or one that
         alternates with it. Recordings that copy their outputs come last, for calls while all others are held.
         """
         latest_first = [latest, *(each for each in reversed(self.recordings) if each is not latest)]
-        found = sorted(latest_first[: TURNS + 1], key=lambda each: each.private)
+        found = sorted(latest_first[: BUFFERS_PER_KEY + 1], key=lambda each: each.private)
         self.repeats = () if latest.repeat is None else tuple(each.repeat for each in found if each.repeat)
 
     @property
     def sizes(self) -> list[int]:
         """Bytes of its outputs, by storage."""
-        return [need.nbytes for need in self.needs]
+        return [need.nbytes for need in self.output_sizes]
 
     @property
-    def homes(self) -> list[OutputBuffer]:
+    def output_buffers(self) -> list[OutputBuffer]:
         """Output buffers of its recordings outside the pool."""
         return [recording.home for recording in self.recordings if recording.home is not None]
 
@@ -66,11 +66,11 @@ class RecordingCache:
     that was dropped needs one more call, and twice as many each further time. Lookups need no lock.
     """
 
-    def __init__(self, compiled: CompiledProgram, book: CaptureStats) -> None:
+    def __init__(self, compiled: CompiledProgram, stats: CaptureStats) -> None:
         self._compiled = compiled
-        self._book = book
+        self._stats = stats
         policy = compiled.policy
-        self._patience = policy.warm_up + (policy.patience if compiled.inputs.key else 0)
+        self._calls_before_recording = policy.warm_up + (policy.patience if compiled.inputs.key else 0)
         self._entries: dict[Hashable, KeyState] = {}
         self.find = self._entries.get
         """Return the entry of a key, or None."""
@@ -94,12 +94,12 @@ class RecordingCache:
         """Return all recordings with their keys."""
         return [(key, recording) for key, entry in self._by_use() for recording in entry.recordings]
 
-    def is_due(self, key: Hashable) -> bool:
+    def should_record(self, key: Hashable) -> bool:
         """Return whether this key came often enough to be recorded. If not, count the call, and warn if it
         goes on.
         """
         again = (1 << min(self._drops[key], MOST_DOUBLED)) - 1
-        if self._asked[key] >= again + self._patience:
+        if self._asked[key] >= again + self._calls_before_recording:
             self._asked.pop(key, None)
             return True
         if len(self._asked) > REMEMBERED:
@@ -108,12 +108,12 @@ class RecordingCache:
         policy = self._compiled.policy
         is_warm_up = self._asked[key] <= policy.warm_up
         dropped = "its recording was dropped for others" if self._drops[key] else "new sizes"
-        self._book.direct["warm-up" if is_warm_up and not self._drops[key] else dropped] += 1
+        self._stats.direct["warm-up" if is_warm_up and not self._drops[key] else dropped] += 1
         was_used = any(entry.used > self._freshest for entry in self._entries.values())
         self._fresh, self._freshest = (1 if was_used else self._fresh + 1), self.tick()
-        if self._fresh >= MAX_NEW and policy.counts and not self.dropped:
+        if self._fresh >= MAX_NEW_SIZES and policy.counts and not self.dropped:
             self._compiled.degradations.add(
-                f"{MAX_NEW} calls in a row had new sizes, so their ops run one by one",
+                f"{MAX_NEW_SIZES} calls in a row had new sizes, so their ops run one by one",
                 next="pad inputs to a few sizes",
                 here=True,
             )
@@ -128,9 +128,9 @@ class RecordingCache:
 
     def count(self) -> None:
         """Write the number of keys to the statistics."""
-        self._book.keys(len(self._entries))
+        self._stats.keys(len(self._entries))
 
-    def keep_budget(self, newest: KeyState) -> None:
+    def evict_to_budget(self, newest: KeyState) -> None:
         """Evict entries until the recordings fit the memory budget of the policy."""
         budget = self._compiled.policy.memory_budget
         if budget is None:
@@ -144,7 +144,7 @@ class RecordingCache:
     @property
     def home_bytes(self) -> int:
         """Bytes of the output buffers that recordings share."""
-        return sum(home.nbytes for home in {home for entry in self for home in entry.homes})
+        return sum(home.nbytes for home in {home for entry in self for home in entry.output_buffers})
 
     def _drop_oldest(self) -> None:
         key, entry = self._by_use()[0]
@@ -180,7 +180,7 @@ class RecordingCache:
         """Free all recordings: nothing is recorded any more."""
         self._free([recording for _, recording in self.recordings()])
         self._entries.clear()
-        self._book.forget()
+        self._stats.forget()
 
     def _free(self, recordings: Sequence[Recording]) -> None:
         if not recordings:

@@ -32,15 +32,15 @@ from typing import Any
 
 import torch
 
-from torchair.capture.base.addresses import RecaptureReason, cause_of, moved_text
+from torchair.capture.base.addresses import RecaptureReason, cause_of, format_moved
 from torchair.capture.base.compiled_program import CompiledProgram
 from torchair.capture.base.inputs import Role
 from torchair.capture.base.key import format_key
-from torchair.capture.base.output_buffers import TURNS
+from torchair.capture.base.output_buffers import BUFFERS_PER_KEY
 from torchair.capture.base.pending_program import PendingProgram, Specialist, lost_in_pieces
 from torchair.capture.base.stats import InputRow, RecordingRow, Report
 from torchair.capture.recording.memory_pool import LaunchOrder
-from torchair.capture.recording.outputs import needs_of
+from torchair.capture.recording.outputs import output_sizes
 from torchair.capture.recording.recording import CannotRecord, Recording
 from torchair.capture.strategies.direct import Direct, FastPath
 from torchair.capture.strategies.recorder import Recorder
@@ -54,7 +54,8 @@ from torchair.core.torch_private.device.memory import is_profiling
 from torchair.devices import GraphUpdateRejected
 
 MAX_UNPROFITABLE_RECAPTURES = 3  # recaptures in a row with at most one replay, after which calls run directly
-BINDINGS = 64  # maximum number of address sets with recordings per key (modules that share a graph, buffers)
+# Address sets with recordings (modules that share a graph, double buffers).
+MAX_RECORDINGS_PER_KEY = 64
 
 Split = Callable[[CannotRecord], Runner | None]
 """Returns a runner that runs the graph in partitions, without the op that broke a recording; None if that is
@@ -81,26 +82,26 @@ class RunnerOptions:
 class Replay(Direct):
     """Record the program once per key and replay it."""
 
-    def __init__(self, compiled: CompiledProgram, around: RunnerOptions) -> None:
+    def __init__(self, compiled: CompiledProgram, options: RunnerOptions) -> None:
         super().__init__(compiled, None)
         policy, row = compiled.policy, compiled.row
-        self._specialist = around.specialist
-        self._successor = around.successor
+        self._specialist = options.specialist
+        self._successor = options.successor
         if self._successor is not None:
             self._successor.calls = self._count_calls
-        self._split = around.split
+        self._split = options.split
         self._row = row
-        self._recorder = Recorder(compiled, self.book, around.turns)
+        self._recorder = Recorder(compiled, self.stats, options.turns)
         self._turns = self._recorder.pool.turns
-        self._entries = RecordingCache(compiled, self.book)
+        self._entries = RecordingCache(compiled, self.stats)
         self._is_capturing = row.is_capturing
         fast_replay.load_async()
         self._validates = not policy.skip_validation
         self._forced = policy.force_recapture and self._validates
-        self._gave_up = False
+        self._disabled = False
         # Work that the current call leaves for after the lock is released: anything that compiles or loads
         # code.
-        self._later: Callable[[], None] | None = None
+        self._deferred: Callable[[], None] | None = None
 
     @property
     def awaited(self) -> PendingProgram | None:
@@ -141,7 +142,7 @@ class Replay(Direct):
         if self.inputs.packs:
             self._pack(args)
         if self.why_not is not None or self._is_capturing():
-            if self._gave_up and self.degradations.strict:
+            if self._disabled and self.degradations.strict:
                 raise Degraded(f"a graph is not recorded, so its ops would run one by one: {self.why_not}")
             return self._directly(self.program, args)
         if torch.is_grad_enabled():
@@ -151,17 +152,17 @@ class Replay(Direct):
 
     def _call(self, args: list[Any]) -> list[Any]:
         with self._turns.lock:
-            outputs = self._in_turn(args)
-            later, self._later = self._later, None
-        if later is not None:
-            later()
+            outputs = self._serve_locked(args)
+            deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            deferred()
         if outputs is not None:
             return outputs
         outputs = self._directly(self.program, args)
         self._recorder.warmed_up()
         return outputs
 
-    def _in_turn(self, args: list[Any]) -> list[Any] | None:
+    def _serve_locked(self, args: list[Any]) -> list[Any] | None:
         """Return the outputs, or None for sizes that are not recorded yet: those run without the lock."""
         self._turns.take()
         key = self._key(args)
@@ -170,37 +171,37 @@ class Replay(Direct):
             key = ("inference", key)
         entry = self._entries.find(key)
         if entry is None:
-            self._succeed()
-            return self._first_call(key, args) if self._entries.is_due(key) else None
+            self._adopt_successor()
+            return self._first_call(key, args) if self._entries.should_record(key) else None
         entry.used, entry.repeats = self._entries.tick(), ()
         if entry.better is not None:
             program, entry.better = entry.better, None
-            return self._take_over(entry, program, args)
+            return self._switch_program(entry, program, args)
         if entry.pending is not None and not entry.pending.is_asked:
             entry.pending.wanted()
         if entry.pending is not None and entry.pending.is_done.is_set():
-            self._later = partial(self._fetch, entry, entry.pending)
+            self._deferred = partial(self._load_optimized, entry, entry.pending)
             entry.pending = None
         recording = self._choose(entry, args)
         if recording is None:
-            return self._instead(entry, args)
+            return self._run_unrecorded(entry, args)
         try:
             outputs = self._replay(entry, recording, args)
         except GraphUpdateRejected:
-            return self._copy_before(entry, args)
-        if self._later is None and self.why_not is None:
-            entry.offer(recording)
+            return self._copy_inputs_before(entry, args)
+        if self._deferred is None and self.why_not is None:
+            entry.enable_fast_path(recording)
         args.clear()
         return outputs
 
-    def _fetch(self, entry: KeyState, pending: PendingProgram) -> None:
+    def _load_optimized(self, entry: KeyState, pending: PendingProgram) -> None:
         """Load an optimized program. Other threads replay meanwhile; the next call of the key uses the
         program.
         """
         better = pending.take()
         with self._turns.lock:
             entry.better, entry.repeats = better, ()
-        self._succeed()
+        self._adopt_successor()
 
     def _replay(self, entry: KeyState, recording: Recording, args: list[Any]) -> list[Any]:
         if self._validates:
@@ -212,7 +213,7 @@ class Replay(Direct):
                 return self._launch(entry, recording, args)
         return self._launch(entry, recording, args)
 
-    def _instead(self, entry: KeyState, args: list[Any]) -> list[Any]:
+    def _run_unrecorded(self, entry: KeyState, args: list[Any]) -> list[Any]:
         """Run without a recording. If the program runs, an earlier failure to record was not caused by the
         arguments.
         """
@@ -221,12 +222,12 @@ class Replay(Direct):
         outputs = self._directly(entry.program, args)
         self._recorder.warmed_up()
         if postponed is not None:
-            self._proven(self._record(entry, kept, private=postponed))
+            self._check_recorded(self._record(entry, kept, private=postponed))
         elif failure is not None:
             self._fail(failure)
         return outputs
 
-    def _copy_before(self, entry: KeyState, args: list[Any]) -> list[Any]:
+    def _copy_inputs_before(self, entry: KeyState, args: list[Any]) -> list[Any]:
         """Copy inputs before each launch from now on: the runtime rejects new source addresses of copies in a
         graph.
         """
@@ -236,7 +237,7 @@ class Replay(Direct):
         what = "the device rejected a graph update: inputs are copied before each launch"
         recording = self._record_again(entry, args, RecaptureReason.COPIES, what, keep=0)
         if recording is None:
-            return self._instead(entry, args)
+            return self._run_unrecorded(entry, args)
         outputs = self._replay(entry, recording, args)
         args.clear()
         return outputs
@@ -250,7 +251,7 @@ class Replay(Direct):
         recording.draws = self._row.random_offset(self.device) != before
         recording.repeat = self._recorder.repeat(recording)
         if entry.draws and not recording.draws:
-            self._give_up("random numbers repeat: a replay did not advance the device's random generator")
+            self._disable("random numbers repeat: a replay did not advance the device's random generator")
         return outputs
 
     # Choosing a recording
@@ -265,17 +266,17 @@ class Replay(Direct):
                 if recording.private:
                     copying = recording
                 elif recording.is_free():
-                    return self._settle(entry, recording, args)
+                    return self._check_borrowed(entry, recording, args)
                 else:
                     bound += 1
-        is_full = bound >= TURNS or not self._recorder.has_room(entry)
+        is_full = bound >= BUFFERS_PER_KEY or not self._recorder.has_free_buffer(entry)
         if copying is not None and is_full:
-            return self._settle(entry, copying, args)
+            return self._check_borrowed(entry, copying, args)
         if bound or copying is not None or not entry.recordings:
             return self._record(entry, args, private=is_full)
-        return self._rebind(entry, args)
+        return self._record_moved(entry, args)
 
-    def _settle(self, entry: KeyState, recording: Recording, args: list[Any]) -> Recording | None:
+    def _check_borrowed(self, entry: KeyState, recording: Recording, args: list[Any]) -> Recording | None:
         """Return the recording, or a new one if a borrowed buffer is in use: data that the caller holds is
         not overwritten.
         """
@@ -289,11 +290,11 @@ class Replay(Direct):
         )
         return self._record_again(entry, args, RecaptureReason.PLAIN, what, keep=0)
 
-    def _rebind(self, entry: KeyState, args: list[Any]) -> Recording | None:
+    def _record_moved(self, entry: KeyState, args: list[Any]) -> Recording | None:
         """Record again because an input that is used in place has moved."""
         latest = entry.recordings[-1]
         moved = latest.ledger.moved(args)
-        what = moved_text(self.inputs, moved)
+        what = format_moved(self.inputs, moved)
         entry.unprofitable_recaptures = entry.unprofitable_recaptures + 1 if latest.replays <= 1 else 0
         now = tuple(latest.ledger.read(args))
         is_new = now not in entry.direct_addresses
@@ -302,7 +303,7 @@ class Replay(Direct):
             return None
         entry.direct_addresses.pop(now, None)
         entry.moves += 1
-        keep = BINDINGS - 1 if entry.moves > 1 else 0
+        keep = MAX_RECORDINGS_PER_KEY - 1 if entry.moves > 1 else 0
         return self._record_again(entry, args, cause_of(self.inputs, moved), what, keep=keep)
 
     def _note_direct(self, entry: KeyState, now: tuple[int, ...], moved: list[int], what: str) -> None:
@@ -310,14 +311,14 @@ class Replay(Direct):
         another module that shares the graph. It is recorded when it comes again, unless there are too many
         such modules.
         """
-        self.book.direct[f"{what} on every call"] += 1
+        self.stats.direct[f"{what} on every call"] += 1
         entry.direct_addresses[now] = None
-        is_full = len(entry.direct_addresses) > BINDINGS
+        is_full = len(entry.direct_addresses) > MAX_RECORDINGS_PER_KEY
         if is_full:
             entry.direct_addresses.popitem(last=False)
         roles = {self.inputs.roles[index] for index in moved}
         if is_full or Role.PARAMETER not in roles:
-            first = moved_text(self.inputs, moved[:1])
+            first = format_moved(self.inputs, moved[:1])
             self.degradations.add(
                 f"{first} on every call, so its ops run one by one",
                 next="keep the tensor and write into it with copy_()",
@@ -328,9 +329,9 @@ class Replay(Direct):
         self, entry: KeyState, args: list[Any], cause: RecaptureReason, what: str, *, keep: int
     ) -> Recording | None:
         logger.info("%s: recording again: %s", self.name, what)
-        self.book.recapture(cause, what)
+        self.stats.recapture(cause, what)
         self._entries.drop(entry, keep)
-        return self._record(entry, args, private=not self._recorder.has_room(entry))
+        return self._record(entry, args, private=not self._recorder.has_free_buffer(entry))
 
     # Recording
 
@@ -343,16 +344,16 @@ class Replay(Direct):
         self._recorder.warmed_up()
         entry = KeyState(self.program)
         self._entries.add(key, entry)
-        entry.needs = needs_of(outputs, kept, self.inputs)
+        entry.output_sizes = output_sizes(outputs, kept, self.inputs)
         entry.draws = offset is not None and self._row.random_offset(self.device) != offset
-        if self._proven(self._record(entry, kept, private=False)):
+        if self._check_recorded(self._record(entry, kept, private=False)):
             self._entries.count()
             entry.pending = self._successor
             if self._specialist is not None:
                 entry.pending = self._specialist(key, kept) or entry.pending
         return outputs
 
-    def _succeed(self) -> None:
+    def _adopt_successor(self) -> None:
         """Use the optimized program for new keys once it is ready."""
         successor = self._successor
         if successor is None or not successor.is_done.is_set():
@@ -365,18 +366,18 @@ class Replay(Direct):
     def _count_calls(self) -> int:
         return sum(recording.replays for _, recording in self._entries.recordings())
 
-    def _take_over(self, entry: KeyState, program: Program, args: list[Any]) -> list[Any]:
+    def _switch_program(self, entry: KeyState, program: Program, args: list[Any]) -> list[Any]:
         """Switch this key to an optimized program: run it directly once as warm-up, then record it."""
         kept = list(args)
         outputs = program(args)
         self._recorder.warmed_up()
         self._entries.drop(entry, 0)
         entry.program = program
-        entry.needs = needs_of(outputs, kept, self.inputs)
-        self._proven(self._record(entry, kept, private=False))
+        entry.output_sizes = output_sizes(outputs, kept, self.inputs)
+        self._check_recorded(self._record(entry, kept, private=False))
         return outputs
 
-    def _proven(self, recording: Recording | None) -> bool:
+    def _check_recorded(self, recording: Recording | None) -> bool:
         """Return whether the recording exists. The program has just run with these arguments, so a failure is
         final.
         """
@@ -389,7 +390,7 @@ class Replay(Direct):
         made = self._recorder.record(entry, args, private=private)
         if made is not None:
             entry.recordings.append(made)
-            self._entries.keep_budget(entry)
+            self._entries.evict_to_budget(entry)
         return made
 
     # Without recordings
@@ -397,37 +398,37 @@ class Replay(Direct):
     def _fail(self, error: Exception) -> None:
         """Handle a failed recording: split the graph if possible, otherwise run directly from now on."""
         if self._split is not None and isinstance(error, CannotRecord):
-            self._forget(f"recording failed: {error}")
-            self._later = partial(self._in_pieces, error, self._split)
+            self._drop_recordings(f"recording failed: {error}")
+            self._deferred = partial(self._use_partitions, error, self._split)
         elif isinstance(error, torch.OutOfMemoryError):
-            self._give_up(f"out of memory while recording: {_first_line(error)}")
+            self._disable(f"out of memory while recording: {_first_line(error)}")
         else:
             text = str(error) if isinstance(error, CannotRecord) else _first_line(error)
-            self._give_up(f"recording failed: {text}")
+            self._disable(f"recording failed: {text}")
 
-    def _in_pieces(self, error: CannotRecord, split: Split) -> None:
+    def _use_partitions(self, error: CannotRecord, split: Split) -> None:
         """Switch to a runner that records the graph in partitions."""
         try:
             other = split(error)
         except BaseException:
             # In strict mode, for example: no later call may then count as recorded.
-            self._gave_up = True
+            self._disabled = True
             raise
         if other is None:
-            self._give_up(f"recording failed: {error}")
+            self._disable(f"recording failed: {error}")
             return
         self.why_not = f"{other.why_not}: {error}"
         self.program, self.parts = other.program, other.parts
         if self._specialist is not None:
             self.degradations.add(lost_in_pieces(self._specialist))
 
-    def _give_up(self, reason: str) -> None:
+    def _disable(self, reason: str) -> None:
         """Run directly from now on."""
-        self._forget(reason)
-        self._gave_up = True
+        self._drop_recordings(reason)
+        self._disabled = True
         self.degradations.add(f"a graph is not recorded, its ops run one by one: {reason}", here=True)
 
-    def _forget(self, reason: str) -> None:
+    def _drop_recordings(self, reason: str) -> None:
         self.why_not = reason
         self._entries.clear()
 
@@ -453,8 +454,8 @@ class Replay(Direct):
                 )
                 for key, r in recordings
             ),
-            recaptures=dict(self.book.recaptures),
-            direct=dict(self.book.direct),
+            recaptures=dict(self.stats.recaptures),
+            direct=dict(self.stats.direct),
             dropped=self._entries.dropped,
             static_bytes=self._recorder.arena.nbytes,
             home_bytes=self._entries.home_bytes,

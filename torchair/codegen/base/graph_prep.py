@@ -30,11 +30,11 @@ from torchair.ops.numerics.self_returning import DIRECT
 from torchair.ops.streams.ordered_call import take_turns
 
 aten = torch.ops.aten
-WRONG_STRIDES = (aten.unique_dim.default, aten.unique_dim_consecutive.default)
-OURS = ("aten", "prims", "torchair", "npu", "air")
+OPS_WITH_WRONG_STRIDES = (aten.unique_dim.default, aten.unique_dim_consecutive.default)
+CHECKED_NAMESPACES = ("aten", "prims", "torchair", "npu", "air")
 VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 # Pointwise ops that Inductor removes if they do nothing.
-MAY_VANISH = (aten.clone, aten.ceil, aten.floor, aten.round, aten.trunc, aten.pow)
+REMOVABLE_OPS = (aten.clone, aten.ceil, aten.floor, aten.round, aten.trunc, aten.pow)
 SCATTERS = (
     aten.slice_scatter.default,
     aten.select_scatter.default,
@@ -87,10 +87,10 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> f
     else:
         made = _retrace(gm, inputs, {} if decomposed else inductor_decompositions(), functional)
     if not rebases_windows():
-        _state_windows(made)
+        _make_offsets_explicit(made)
     _keep_copies_for_windows(made)
     _keep_copies_for_writers(made)
-    _keep_what_is_read_late(made)
+    _keep_late_reads(made)
     take_turns(made.graph)
     made.recompile()  # Inductor's cache key contains the text
     return made
@@ -158,7 +158,7 @@ def _check_strides(gm: fx.GraphModule) -> None:
     elements.
     """
     for node in gm.graph.nodes:
-        if node.target in WRONG_STRIDES:
+        if node.target in OPS_WITH_WRONG_STRIDES:
             raise NotPossible(
                 f"{node.target} returns strides that differ from those of its fake kernel in torch",
                 at=source_of(node),
@@ -170,10 +170,10 @@ def is_custom(target: Any) -> bool:
     """Return whether the op is neither torch's nor torchair's, so that the layouts of its fake kernel are
     unchecked.
     """
-    return isinstance(target, OpOverload) and target.namespace not in OURS
+    return isinstance(target, OpOverload) and target.namespace not in CHECKED_NAMESPACES
 
 
-def _state_windows(gm: fx.GraphModule) -> None:
+def _make_offsets_explicit(gm: fx.GraphModule) -> None:
     """Write the offset of each `as_strided` explicitly. In generated code, older versions of Inductor count
     it from the first element of an input, and from the start of its storage where they call `as_strided`
     itself. Both agree only if the input's storage offset is 0. They place an `as_strided` without an offset
@@ -216,7 +216,7 @@ def _keep_copies_for_windows(gm: fx.GraphModule) -> None:
         if not lies(copy.meta["val"], layout_of(source.meta["val"]), lambda number: number):
             continue
         with gm.graph.inserting_before(copy):
-            copy.replace_all_uses_with(lasting_copy(source))
+            copy.replace_all_uses_with(keep_copy(source))
         gm.graph.erase_node(copy)
 
 
@@ -233,14 +233,14 @@ def _keep_copies_for_writers(gm: fx.GraphModule) -> None:
         for value in node.all_input_nodes:
             if isinstance(value.meta.get("val"), torch.Tensor) and _source(value) in written:
                 with gm.graph.inserting_before(node):
-                    copies[value] = lasting_copy(value)
+                    copies[value] = keep_copy(value)
         for value, copied in copies.items():
             node.replace_input_with(value, copied)
         node.kwargs = {**node.kwargs, "_all_bases": bases}
     gm.graph.eliminate_dead_code(is_impure_node=has_effect)
 
 
-def _keep_what_is_read_late(gm: fx.GraphModule) -> None:
+def _keep_late_reads(gm: fx.GraphModule) -> None:
     """Copy values that are read after a `copy_` into an input. Inductor lets an op write over an input that a
     later `copy_` changes, and does not check for reads of the op's result after that `copy_`.
     """
@@ -252,11 +252,11 @@ def _keep_what_is_read_late(gm: fx.GraphModule) -> None:
             for value in user.all_input_nodes:
                 is_early = value not in late and isinstance(value.meta.get("val"), torch.Tensor)
                 source = _source(value)
-                if not is_early or source is new or not _may_lie_over(source, target):
+                if not is_early or source is new or not _may_overwrite(source, target):
                     continue
                 if value not in copies:
                     with gm.graph.inserting_before(write):
-                        copies[value] = lasting_copy(value)
+                        copies[value] = keep_copy(value)
                 user.replace_input_with(value, copies[value])
             late.add(user)
             user = user.next
@@ -273,15 +273,15 @@ def _source(node: fx.Node) -> fx.Node:
         node = root.args[0]  # type: ignore[assignment]
 
 
-def _may_lie_over(node: fx.Node, target: Any) -> bool:
+def _may_overwrite(node: fx.Node, target: Any) -> bool:
     """Return whether Inductor may put the result of this node into the memory of `target`."""
     if node.op != "call_function" or not (may_write(node.target) or node.target in SCATTERS):
         return False
     sources = [_source(source) for source in node.all_input_nodes]
-    return any(source is target or _may_lie_over(source, target) for source in sources)
+    return any(source is target or _may_overwrite(source, target) for source in sources)
 
 
-def lasting_copy(source: fx.Node) -> fx.Node:
+def keep_copy(source: fx.Node) -> fx.Node:
     """Return a copy that Inductor does not remove: a write into new memory."""
     graph = source.graph
     with source.meta["val"].fake_mode:
@@ -312,7 +312,7 @@ def _computes(node: fx.Node) -> bool:
         return False
     if target is torch.ops.prims.convert_element_type.default:
         return node.args[0].meta["val"].dtype is not node.meta["val"].dtype  # type: ignore[union-attr]
-    return target.overloadpacket not in MAY_VANISH
+    return target.overloadpacket not in REMOVABLE_OPS
 
 
 def row_source(row: fx.Node) -> fx.Node | None:

@@ -48,7 +48,7 @@ def _move(gm: fx.GraphModule, backing: Backing) -> fx.GraphModule:
             (node.args, node.kwargs), lambda value: _moved(value, kind, backing.device)
         )  # type: ignore[assignment]
         if node.op == "get_attr":
-            _show(made, str(node.target), kind, backing)
+            _share_constant(made, str(node.target), kind, backing)
     made.recompile()
     return made
 
@@ -73,7 +73,7 @@ def _moved(value: Any, kind: str, device: torch.device) -> Any:
     return device if isinstance(value, torch.device) and value.type == kind else value
 
 
-def _show(gm: fx.GraphModule, name: str, kind: str, backing: Backing) -> None:
+def _share_constant(gm: fx.GraphModule, name: str, kind: str, backing: Backing) -> None:
     value = graph.attribute(gm, name)
     if isinstance(value, torch.Tensor) and value.device.type == kind:
         with disable_modes():
@@ -83,12 +83,14 @@ def _show(gm: fx.GraphModule, name: str, kind: str, backing: Backing) -> None:
 def _moved_inputs(inputs: Sequence[Any], gm: fx.GraphModule, backing: Backing) -> list[Any]:
     """Return fake inputs on the backing device, and compute the fake values of the moved graph."""
     mode = graph.fake_mode_of(gm, inputs)
-    made = [_twin(value, backing.device) if isinstance(value, torch.Tensor) else value for value in inputs]
+    made = [
+        _tensor_on(value, backing.device) if isinstance(value, torch.Tensor) else value for value in inputs
+    ]
     fake_tensor_prop(gm, mode, made)
     return made
 
 
-def _twin(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _tensor_on(value: torch.Tensor, device: torch.device) -> torch.Tensor:
     with value.fake_mode:  # type: ignore[attr-defined]
         first = value.storage_offset()
         last = sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))

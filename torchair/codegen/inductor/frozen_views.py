@@ -48,17 +48,17 @@ class FrozenViews:
     fakes: tuple[torch.Tensor, ...]
 
 
-def take_views_out(gm: fx.GraphModule, static: Collection[int]) -> FrozenViews | None:
+def extract_views(gm: fx.GraphModule, static: Collection[int]) -> FrozenViews | None:
     """Turn views of these inputs into inputs of the graph, which is changed. Return None if there are
     none.
     """
     places = {node: place for place, node in enumerate(placeholders(gm))}
     frozen = {node for node, place in places.items() if place in static} - _written(gm)
-    found = [node for node in gm.graph.nodes if _is_wanted(node) and root_of(node)[0] in frozen]
+    found = [node for node in gm.graph.nodes if _is_library_view(node) and root_of(node)[0] in frozen]
     if not found:
         return None
     of = tuple(dict.fromkeys(places[root_of(node)[0]] for node in found))
-    make = eager.generate(_maker(gm, found))
+    make = eager.generate(_views_graph(gm, found))
     last = list(places)[-1]
     for node in reversed(found):
         with gm.graph.inserting_after(last):
@@ -75,7 +75,7 @@ def _written(gm: fx.GraphModule) -> set[fx.Node]:
     return {root_of(written)[0] for node in gm.graph.nodes for written in written_by(node)}
 
 
-def _is_wanted(node: fx.Node) -> bool:
+def _is_library_view(node: fx.Node) -> bool:
     """Return whether the node is a view that a library op reads and that depends only on its input."""
     value = node.meta.get("val")
     if node.op != "call_function" or not makes_views(node.target) or not isinstance(value, torch.Tensor):
@@ -84,7 +84,7 @@ def _is_wanted(node: fx.Node) -> bool:
     return is_fixed and any(user.target in READERS for user in node.users)
 
 
-def _maker(gm: fx.GraphModule, views: Sequence[fx.Node]) -> fx.GraphModule:
+def _views_graph(gm: fx.GraphModule, views: Sequence[fx.Node]) -> fx.GraphModule:
     """Return a graph with the same inputs that computes only these views."""
     graph = fx.Graph()
     twins: dict[fx.Node, fx.Node] = {}
@@ -96,7 +96,7 @@ def _maker(gm: fx.GraphModule, views: Sequence[fx.Node]) -> fx.GraphModule:
     return fx.GraphModule(gm, graph)
 
 
-class WithViews(Boxed):
+class ProgramWithViews(Boxed):
     """A program with additional arguments: views of some of its arguments."""
 
     __slots__ = ()
@@ -125,11 +125,11 @@ class ViewsCode(ProgramProxy):
     program: Code
     views: FrozenViews
 
-    def load(self) -> WithViews:
+    def load(self) -> ProgramWithViews:
         """Load the program."""
         program = self.program.load()
         assert isinstance(program, Boxed), "a program with views is a single function"
-        return WithViews(program, self.views)
+        return ProgramWithViews(program, self.views)
 
     def standalone(self) -> str | None:
         """Return a standalone module, which creates the views in every call."""

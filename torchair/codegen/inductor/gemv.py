@@ -25,7 +25,7 @@ COMPUTED_AS = {torch.bfloat16: torch.float32, torch.float16: torch.float32} | {
 }
 
 
-def sum_products(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> int:
+def rewrite_gemv(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> int:
     """Rewrite products with a vector. Return the number of elements of their largest matrix, or 0 if there is
     none.
     """
@@ -43,7 +43,7 @@ def sum_products(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> int:
     return largest
 
 
-def mend_windows(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
+def fix_windows(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
     """Check the `as_strided` nodes after passes that remove ops without effect: their inputs may have another
     layout.
     """
@@ -66,7 +66,7 @@ def _has_vector(node: fx.Node) -> bool:
     return is_known and value.dtype in COMPUTED_AS and value.is_contiguous() and 1 in value.shape[-2:]
 
 
-def _realised(vector: fx.Node, call: Any) -> fx.Node:
+def _in_memory(vector: fx.Node, call: Any) -> fx.Node:
     """Return the vector read from memory: Inductor would otherwise compute it again for every row of the
     matrix.
     """
@@ -87,7 +87,7 @@ def _sum_of_products(node: fx.Node, call: Any) -> fx.Node:
         return factor if dtype is value.dtype else call(prims.convert_element_type.default, factor, dtype)
 
     left, right = _factors(node)
-    column = call(aten.unsqueeze.default, wide(_realised(left, call)), rank)
+    column = call(aten.unsqueeze.default, wide(_in_memory(left, call)), rank)
     matrix = call(aten.unsqueeze.default, wide(right), rank - 2)
     result = call(aten.sum.dim_IntList, call(aten.mul.Tensor, column, matrix), [rank - 1])
     options: dict[str, Any] = dict(node.kwargs)

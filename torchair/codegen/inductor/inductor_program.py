@@ -12,9 +12,9 @@ from torchair.codegen.base import graph_prep
 from torchair.codegen.base.options import CodegenOptions
 from torchair.codegen.base.programs import Boxed, FxCode
 from torchair.codegen.eager import KERNEL, literal
-from torchair.codegen.inductor.frozen_views import FrozenViews, WithViews, take_views_out
-from torchair.codegen.inductor.fx_fixups import improve
-from torchair.codegen.inductor.gemv import sum_products
+from torchair.codegen.inductor.frozen_views import FrozenViews, ProgramWithViews, extract_views
+from torchair.codegen.inductor.fx_fixups import apply_fixups
+from torchair.codegen.inductor.gemv import rewrite_gemv
 from torchair.core.native.memory_overlap import overlap_safe_writes
 from torchair.core.torch_private.compilers.inductor import (
     BoxedBool,
@@ -50,31 +50,31 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions) -> Box
     mode = graph_prep.fake_mode_of(gm, inputs)
     device = device_of(gm)
     has_custom_ops = any(graph_prep.is_custom(node.target) for node in gm.graph.nodes)
-    wanted = (
+    options = (
         OPTIONS
         | (GUARDED if how.guarded and not has_custom_ops else {})
         | (NO_CACHE if not how.cached else {})
         | (KEEP if has_external(gm) else {})
         | dict(how.options)
     )
-    with inductor_config.patch(known_options(wanted)):  # decompositions read them, too
+    with inductor_config.patch(known_options(options)):  # decompositions read them, too
         gm = graph_prep.prepare(gm, inputs, decomposed=how.decomposed)
     row = get_device(device)
-    largest = sum_products(gm, mode) if how.tuned and row.tuned and mode is not None else 0
+    largest = rewrite_gemv(gm, mode) if how.tuned and row.tuned and mode is not None else 0
     if largest:
-        wanted |= row.tuned
+        options |= row.tuned
     if largest >= SEARCHED:
-        wanted |= SEARCH
-    wanted |= how.options
+        options |= SEARCH
+    options |= how.options
     with (
-        inductor_config.patch(known_options(wanted)),
+        inductor_config.patch(known_options(options)),
         overlap_safe_writes(),
         fake_tracing(mode),
         stable_cache_keys(),
     ):
-        gm = improve(gm, mode)
+        gm = apply_fixups(gm, mode)
         keep_output_strides(gm)
-        views = take_views_out(gm, how.static) if how.frozen else None
+        views = extract_views(gm, how.static) if how.frozen else None
         given, static = with_views(inputs, how.static, views)
         compiled = compile_fx_inner(
             gm,
@@ -86,8 +86,8 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions) -> Box
             boxed_forward_device_index=BoxedDeviceIndex(None),
         )
     code = InductorCode.of(compiled, gm)
-    program = FirstCall(code, compiled) if isinstance(code, InductorCode) else code.load()
-    return program if views is None else WithViews(program, views)
+    program = LazyInductorProgram(code, compiled) if isinstance(code, InductorCode) else code.load()
+    return program if views is None else ProgramWithViews(program, views)
 
 
 def with_views(
@@ -136,7 +136,7 @@ class InductorCode:
         return f"import torchair  # its ops\n{source}\n{values}\n{KERNEL.format('call')}"
 
 
-class FirstCall(Boxed):
+class LazyInductorProgram(Boxed):
     """The first call goes through Inductor's wrapper, which ends the autotune cache; later calls do not."""
 
     __slots__ = ()

@@ -87,12 +87,12 @@ def _sha(content: bytes | None) -> str:
     return "" if content is None else hashlib.sha256(content).hexdigest()
 
 
-def has_any() -> bool:
+def any_exists() -> bool:
     """Return whether there is a library of any graph on disk."""
     return any(cache_folder().glob("*/manifest.json"))
 
 
-def obtain(parts: HostDeviceSplit, mode: Any, how: CodegenOptions) -> Library:
+def get_or_compile(parts: HostDeviceSplit, mode: Any, how: CodegenOptions) -> Library:
     """Return the library for this graph from disk, or compile it unless only cached ones are requested.
 
     Raises:
@@ -114,7 +114,7 @@ def obtain(parts: HostDeviceSplit, mode: Any, how: CodegenOptions) -> Library:
                 "the cache has no native library of this graph", next='set codegen="native" to compile one'
             )
         with fake_tracing(mode):
-            return _make(parts, entry, backward=how.backward, inference=how.inference)
+            return _build(parts, entry, backward=how.backward, inference=how.inference)
 
 
 def load(entry: Path) -> Library | None:
@@ -135,13 +135,13 @@ def keep(content: bytes, source: str = "", calls: bytes | None = None) -> Librar
     """Store a library from another place, named by the digest of its content."""
     path = cache_folder() / f"restored_{_sha(content + (calls or b''))[:32]}.so"
     if calls is not None:
-        _place(_calls_of(path), calls)
-    _place(path, content)
+        _write(_calls_of(path), calls)
+    _write(path, content)
     check_loadable(path)
     return Library(path, source)
 
 
-def _place(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes) -> None:
     if _read(path) == content:
         return
     file, made = tempfile.mkstemp(dir=path.parent, prefix="making_")
@@ -150,7 +150,7 @@ def _place(path: Path, content: bytes) -> None:
     os.replace(made, path)
 
 
-def _make(parts: HostDeviceSplit, entry: Path, *, backward: bool, inference: bool) -> Library:
+def _build(parts: HostDeviceSplit, entry: Path, *, backward: bool, inference: bool) -> Library:
     with Scratch(entry.parent) as folder:
         place = folder / "library"
         place.mkdir(mode=0o700)

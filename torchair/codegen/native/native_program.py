@@ -24,7 +24,7 @@ from torchair.codegen import eager
 from torchair.codegen.base import graph_prep
 from torchair.codegen.base.options import CodegenOptions
 from torchair.codegen.eager import KERNEL
-from torchair.codegen.inductor.fx_fixups import improve
+from torchair.codegen.inductor.fx_fixups import apply_fixups
 from torchair.codegen.native import native_library as library
 from torchair.codegen.native.native_split import HostDeviceSplit, split
 from torchair.core.errors import NotPossible
@@ -49,14 +49,14 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions) -> Nat
         NotPossible: if AOTInductor does not support the graph, or only cached ones are requested and there is
             none.
     """
-    if how.kept_only and not library.has_any():
+    if how.kept_only and not library.any_exists():
         raise NotPossible("the cache has no native library", next='set codegen="native" to compile one')
     gm = graph_prep.prepare(gm, inputs, decomposed=how.decomposed)
     mode = graph_prep.fake_mode_of(gm, inputs)
     with fake_tracing(mode):
-        gm = improve(gm, mode)
+        gm = apply_fixups(gm, mode)
     parts = split(gm, how.static)
-    made = library.obtain(parts, mode, how)
+    made = library.get_or_compile(parts, mode, how)
     host = eager.generate(parts.host) if parts.host is not None else None
     return NativeCode(ArgumentBinding.of(parts), made, host, how.frozen).load()
 
@@ -143,7 +143,7 @@ def restore(content: str, wiring: ArgumentBinding, host: Call | None) -> Native:
     return Native(NativeCode(wiring, library.keep(base64.b64decode(content)), None, frozen=False), host)
 
 
-class Bound(NamedTuple):
+class BoundContainer(NamedTuple):
     """The current container and the arguments it is bound to."""
 
     addresses: tuple[int, ...]
@@ -178,7 +178,7 @@ class Native:
         self._frozen = code.frozen
         self._lock = threading.Lock()
         self._bindings: dict[tuple[int, ...], Run] = {}
-        self._current: Bound | None = None
+        self._current: BoundContainer | None = None
         self._check(native_runner(self._path, 1, device))
 
     def __call__(self, args: list[Any]) -> list[Any]:
@@ -208,7 +208,7 @@ class Native:
         with torch.no_grad():
             return host(list(args))
 
-    def _bind(self, addresses: tuple[int, ...], tensors: Sequence[torch.Tensor]) -> Bound:
+    def _bind(self, addresses: tuple[int, ...], tensors: Sequence[torch.Tensor]) -> BoundContainer:
         """Make the container for these addresses the current one; load it if there is none."""
         with self._lock:
             run = self._bindings.pop(addresses, None) or self._load(tensors)
@@ -217,7 +217,7 @@ class Native:
                 del self._bindings[next(iter(self._bindings))]
             # If addresses are not compared, freed memory would not be noticed, so keep it alive.
             kept = [tensor.detach() for tensor in tensors] if self._frozen else []
-            self._current = now = Bound(addresses, run, tensors if self._frozen else (), kept)
+            self._current = now = BoundContainer(addresses, run, tensors if self._frozen else (), kept)
             return now
 
     def _load(self, tensors: Sequence[torch.Tensor]) -> Run:

@@ -98,8 +98,8 @@ def _behaviour(value: Any, module: str | None, inside: frozenset[int]) -> tuple[
     cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
     read |= {name: cell.cell_contents for name, cell in cells if _is_full(cell)}
     read |= {"": value.__defaults__, **(value.__kwdefaults__ or {})}
-    told = ((name, _behaviour(each, module, inside)) for name, each in read.items())
-    return (*identity(value), *told)
+    encoded = ((name, _behaviour(each, module, inside)) for name, each in read.items())
+    return (*identity(value), *encoded)
 
 
 def data(value: Any) -> tuple[Any, ...]:
@@ -186,7 +186,7 @@ def class_digest(kind: type) -> str:
         registered = abc._get_dump(kind)[0]  # pyright: ignore[reportAttributeAccessIssue]
         rows += sorted(" ".join(_name(found)) for each in registered if (found := each()))
     if issubclass(kind, enum.Enum):
-        rows += [f"{name} {_told(member.value)}" for name, member in kind.__members__.items()]
+        rows += [f"{name} {_encode(member.value)}" for name, member in kind.__members__.items()]
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
 
@@ -231,21 +231,21 @@ def _function_texts(value: Any, depth: int = 0) -> Iterator[str]:
         if isinstance(each, types.FunctionType) and depth < _DEEPEST:
             yield from _function_texts(each, depth + 1)
         else:
-            yield _told(each)
+            yield _encode(each)
 
 
-def _told(value: Any) -> str:
+def _encode(value: Any) -> str:
     """Return a text for a value as far as it is the same in another process. Classes are identified by name,
     because they may contain the value.
     """
     if isinstance(value, type):
         return _kind(value)
     if isinstance(value, dict):
-        return f"{_kind(type(value))} {[(_told(key), _told(each)) for key, each in value.items()]}"
+        return f"{_kind(type(value))} {[(_encode(key), _encode(each)) for key, each in value.items()]}"
     if isinstance(value, set | frozenset):
-        return f"{_kind(type(value))} {sorted(map(_told, value))}"
+        return f"{_kind(type(value))} {sorted(map(_encode, value))}"
     if isinstance(value, list | tuple):
-        return f"{_kind(type(value))} {list(map(_told, value))}"
+        return f"{_kind(type(value))} {list(map(_encode, value))}"
     try:
         return " ".join(identity(value))
     except NotPossible:

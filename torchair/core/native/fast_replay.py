@@ -81,11 +81,11 @@ def _counted(kept: list[Any]) -> list[int]:
     return [sys.getrefcount(kept[at]) for at in range(len(kept))]
 
 
-LOOKING = _counted([object()])[0] - 1
+OWN_REFERENCES = _counted([object()])[0] - 1
 """References that the counting itself adds."""
 
 
-class AtRest:
+class OutputLease:
     """Detects whether the caller holds memory of outputs. At construction nothing may be held. Every tensor,
     view or array on a storage is a use of the storage. A caller that holds the storage itself adds a
     reference to its Python object, which is unique. No other code holds that object, so a list of storages is
@@ -98,7 +98,7 @@ class AtRest:
         self._at_rest = self._now()
         numbers = array("Q")
         for uses, references, address in self._at_rest:
-            numbers.extend((uses, references - LOOKING, address))
+            numbers.extend((uses, references - OWN_REFERENCES, address))
         self.numbers = numbers.tobytes()
 
     def is_free(self) -> bool:
@@ -116,7 +116,7 @@ class AtRest:
         return list(zip(uses, references, addresses, strict=True))
 
 
-def hand_out(outputs: Sequence[tuple[int, torch.Tensor]], rest: AtRest) -> list[torch.Tensor]:
+def make_outputs(outputs: Sequence[tuple[int, torch.Tensor]], rest: OutputLease) -> list[torch.Tensor]:
     """Return new tensors like these, at the same offsets, on the corresponding storages."""
     if _extension is not None:
         return _extension.hand_out(outputs, rest.storages)
@@ -196,7 +196,7 @@ class FastReplaySpec:
     addresses: Addresses
     inputs: list[tuple[int, torch.Tensor]]  # index and buffer of each copied input
     borrowed: list[tuple[int, torch.Tensor]]  # index and template of each input that is read in place
-    rest: AtRest  # no call is served while an output is held
+    rest: OutputLease  # no call is served while an output is held
     outputs: list[tuple[int, torch.Tensor]]  # see `hand_out`; empty if `give` creates them
     give: Callable[[tuple[Any, ...]], list[Any]] | None
     refusals: tuple[Callable[[], bool], ...]  # all must return False
@@ -255,7 +255,7 @@ class PythonRepeat:
                 torch._foreach_copy_([t for t, _ in some], [s for _, s in some], non_blocking=True)
             spec.launch()
             spec.count[0] += 1
-            return hand_out(spec.outputs, spec.rest) if spec.give is None else spec.give(args)
+            return make_outputs(spec.outputs, spec.rest) if spec.give is None else spec.give(args)
 
 
 def _has_shape(args: tuple[Any, ...], index: int, like: torch.Tensor) -> bool:

@@ -35,17 +35,17 @@ class Server:
         while True:
             ready = self._ready()
             if self._orders.fileno() in ready:
-                said, files, *_ = socket.recv_fds(self._orders, 4096, 2)
-                if not said:
+                message, files, *_ = socket.recv_fds(self._orders, 4096, 2)
+                if not message:
                     return None
-                log, told = files[0], socket.socket(fileno=files[1])
-                if self._begin(log, told):
-                    return Path(os.fsdecode(said))
+                log, client = files[0], socket.socket(fileno=files[1])
+                if self._begin(log, client):
+                    return Path(os.fsdecode(message))
             elif os.getppid() != self._parent or self._is_idle():
                 return None
-            for child, told in list(self._children.items()):
+            for child, client in list(self._children.items()):
                 ended, status = os.waitpid(child, os.WNOHANG)
-                if ended or told.fileno() in ready:  # the client has disconnected
+                if ended or client.fileno() in ready:  # the client has disconnected
                     self._end(child, os.waitstatus_to_exitcode(status) if ended else -signal.SIGKILL)
 
     def _ready(self) -> set[int]:
@@ -58,7 +58,7 @@ class Server:
     def _is_idle(self) -> bool:
         return not self._children and time.monotonic() > self._idle_since + self._idle_seconds
 
-    def _begin(self, log: int, told: socket.socket) -> bool:
+    def _begin(self, log: int, client: socket.socket) -> bool:
         """Fork a child for a request. Return True in the child."""
         child = _fork(log)
         if child == 0:
@@ -66,28 +66,28 @@ class Server:
             os.dup2(log, sys.stderr.fileno())
             os.close(log)
             # The other side sees the end of a connection only when no copy is open.
-            for each in (self._orders, told, *self._children.values()):
+            for each in (self._orders, client, *self._children.values()):
                 each.close()
             adopt_orphans()
-            _stand_somewhere()
-            _end_with(self._pid)
+            _ensure_working_dir()
+            _end_with_server(self._pid)
             return True
         os.close(log)
         if child > 0:
-            self._children[child] = told
-            _tell(told, child)
+            self._children[child] = client
+            _send(client, child)
         else:
-            _tell(told, self._pid)
-            _tell(told, 1)
-            told.close()
+            _send(client, self._pid)
+            _send(client, 1)
+            client.close()
         return False
 
     def _end(self, child: int, status: int) -> None:
         """End a child and everything that it has started, and send its exit status."""
-        told = self._children.pop(child)
+        client = self._children.pop(child)
         end_below(self._pid, {*self._children, *self._residents})
-        _tell(told, status)
-        told.close()
+        _send(client, status)
+        client.close()
         self._idle_since = time.monotonic()
 
 
@@ -102,13 +102,13 @@ def _fork(log: int) -> int:
         return -1
 
 
-def _tell(told: socket.socket, number: int) -> None:
+def _send(client: socket.socket, number: int) -> None:
     """Send a number, unless the client has disconnected."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        told.sendall(f"{number}\n".encode())
+        client.sendall(f"{number}\n".encode())
 
 
-def _stand_somewhere() -> None:
+def _ensure_working_dir() -> None:
     """Change to the folder for temporary files if the working directory was removed."""
     try:
         os.getcwd()
@@ -116,7 +116,7 @@ def _stand_somewhere() -> None:
         os.chdir(tempfile.gettempdir())
 
 
-def _end_with(server: int) -> None:
+def _end_with_server(server: int) -> None:
     """In a child of the server: end if the server was killed and cannot end its children."""
     own = os.getpid()
 

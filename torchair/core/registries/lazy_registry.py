@@ -81,5 +81,5 @@ def lazy_getattr(package: str, homes: Mapping[str, str], name: str) -> Any:
 
 def is_backend_offered() -> bool:
     """Return whether an installed package registers torchair's backends for `torch.compile`."""
-    offered = {entry.name: entry.value for entry in entry_points(group="torch_dynamo_backends")}
-    return all(offered.get(name, "").startswith("torchair.") for name in BACKENDS)
+    entry_points_by_name = {entry.name: entry.value for entry in entry_points(group="torch_dynamo_backends")}
+    return all(entry_points_by_name.get(name, "").startswith("torchair.") for name in BACKENDS)

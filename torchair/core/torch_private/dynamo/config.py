@@ -59,21 +59,21 @@ def _is_data(value: Any) -> bool:
 
 def _digest(options: dict[str, Any]) -> str:
     rows = [
-        f"{name}={_told(value)}"
+        f"{name}={_encode(value)}"
         for name, value in sorted(options.items())
         if not name.startswith(WITHOUT_EFFECT)
     ]
     return hashlib.md5("\n".join(rows).encode(), usedforsecurity=False).hexdigest()
 
 
-def _told(value: Any) -> str:
+def _encode(value: Any) -> str:
     """Return a text that is the same in all processes: sets are sorted, and objects have no addresses."""
     if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(map(_told, value)))}}}"
+        return f"{{{', '.join(sorted(map(_encode, value)))}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_told, value))}]"
+        return f"[{', '.join(map(_encode, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(sorted(f'{_told(key)}: {_told(item)}' for key, item in value.items()))}}}"
+        return f"{{{', '.join(sorted(f'{_encode(key)}: {_encode(item)}' for key, item in value.items()))}}}"
     try:
         return " ".join(identity(value))
     except NotPossible:

@@ -79,10 +79,10 @@ def op_fact(op: OpOverload) -> str:
     rows = [str(op._schema), repr(sorted(map(str, op.tags)))]
     definition = OPDEFS.get(name)
     if definition is not None:
-        rows += [f"{field} {_told(getattr(definition, field, None))}" for field in FIELDS]
+        rows += [f"{field} {_encode(getattr(definition, field, None))}" for field in FIELDS]
     fake = simple_registry.singleton.find(name).fake_impl.kernel
-    rows.append(f"fake {_told(getattr(fake, 'func', None))}")
-    rows.append(f"decompositions {_told(op.py_kernels)}")
+    rows.append(f"fake {_encode(getattr(fake, 'func', None))}")
+    rows.append(f"decompositions {_encode(op.py_kernels)}")
     for path in sorted(set(_REGISTERED.findall(torch._C._dispatch_dump(name)))):
         file = Path(path)
         if file.is_file() and not file.is_relative_to(_TORCH):
@@ -90,14 +90,14 @@ def op_fact(op: OpOverload) -> str:
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
 
-def _told(value: Any) -> str:
+def _encode(value: Any) -> str:
     """Return a text for a value. Functions are identified by their code and the code of functions they
     wrap.
     """
     if isinstance(value, types.FunctionType):
         return repr([code_digest(code) for code in codes_inside(value)])
     if isinstance(value, Mapping):
-        return repr(sorted((str(key), _told(item)) for key, item in value.items()))
+        return repr(sorted((str(key), _encode(item)) for key, item in value.items()))
     if isinstance(value, builtins.set | frozenset | tuple | list):
         return repr(sorted(map(str, value)))
     try:

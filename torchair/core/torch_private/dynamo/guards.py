@@ -235,7 +235,7 @@ class Guards:
         unguarded += [GuardRecord.read(*row, values, line) for row, line in reads.rows.items()]
         called = [_call(*call, result, line) for call, (result, line) in reads.calls.items()]
         with _quietly():
-            made = _Unwritten(code, graph, save_guards=True, strict_error=True)
+            made = _SizeConditions(code, graph, save_guards=True, strict_error=True)
         return Guards(state, made.shape_code_parts, seen, tuple(unguarded), tuple(called))
 
     def manager(self, code: types.CodeType, local_scope: Scope, global_scope: Scope) -> tuple[Any, Any]:
@@ -265,13 +265,13 @@ class Guards:
             _guards=GuardsSet({each.guard() for each in self.seen}),
         )
         with _quietly():
-            made = _Untold(
+            made = _TextlessCheckFunctionManager(
                 code,
                 OutputGraphCommon(graph),
                 shape_code_parts=self.shapes,
                 runtime_global_scope=global_scope,
             )
-        held = [each.held(values) for each in self.seen if each.kind in HOLDS]
+        held = [each.held(values) for each in self.seen if each.kind in CHECKED_BY_ADDRESS]
         return made.guard_manager, held
 
 
@@ -290,14 +290,14 @@ class _WithoutText(GuardManagerWrapper):
         return "guards of cache_compile"
 
 
-class _Untold(CheckFunctionManager):
+class _TextlessCheckFunctionManager(CheckFunctionManager):
     def build_guards(self, *args: Any, **kwargs: Any) -> Any:
         builder, manager = super().build_guards(*args, **kwargs)
         manager.__class__ = _WithoutText
         return builder, manager
 
 
-class _Unwritten(_Untold):
+class _SizeConditions(_TextlessCheckFunctionManager):
     """Computes only the conditions on sizes; Dynamo's own serialization of the other guards is not needed."""
 
     def serialize_guards(self, *args: Any, **kwargs: Any) -> bytes:
@@ -338,19 +338,19 @@ def _hooks(values: Values) -> Fact:
     return ()
 
 
-def _nothing(values: Values) -> Fact:
+def _no_facts(values: Values) -> Fact:
     """Return no facts: the guard has its own data."""
     return ()
 
 
 OF_STATE: dict[str, Callable[[Values], Fact]] = {
-    "GRAD_MODE": _nothing,
-    "DETERMINISTIC_ALGORITHMS": _nothing,
-    "FSDP_TRAINING_STATE": _nothing,
-    "GLOBAL_STATE": _nothing,
-    "SHAPE_ENV": _nothing,
-    "DUAL_LEVEL": _nothing,
-    "FUNCTORCH_STACK_MATCH": _nothing,
+    "GRAD_MODE": _no_facts,
+    "DETERMINISTIC_ALGORITHMS": _no_facts,
+    "FSDP_TRAINING_STATE": _no_facts,
+    "GLOBAL_STATE": _no_facts,
+    "SHAPE_ENV": _no_facts,
+    "DUAL_LEVEL": _no_facts,
+    "FUNCTORCH_STACK_MATCH": _no_facts,
     "DEFAULT_DEVICE": lambda values: (repr(torch.utils._device.CURRENT_DEVICE),),
     "TORCH_FUNCTION_STATE": lambda values: tuple(values.identity_of(type(mode)) for mode in values.modes),
     "AUTOGRAD_SAVED_TENSORS_HOOKS": _hooks,
@@ -478,5 +478,5 @@ FACTS: dict[str, Callable[[GuardRecord, Values, Any], Fact]] = {
     "DUPLICATE_INPUT": _is_other,
 }
 """Facts of each kind of guard."""
-HOLDS = {name for name, fact in FACTS.items() if fact in (_type, _address)}
+CHECKED_BY_ADDRESS = {name for name, fact in FACTS.items() if fact in (_type, _address)}
 """Kinds that identify an object, or its type, by its address."""
