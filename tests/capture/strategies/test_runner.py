@@ -390,7 +390,7 @@ def test_empty_and_single_element_inputs() -> None:
 def test_other_shape_under_one_key_is_refused() -> None:
     runner, _ = make(lambda x: [x + 1])
     runner.run(torch.ones(2, 3))
-    with pytest.raises(BadCall, match=r"\(1, 3\) instead of \(2, 3\)"):
+    with pytest.raises(BadCall, match=r"\(1, 3\), expected \(2, 3\)"):
         runner.run(torch.ones(1, 3))
 
 

@@ -68,7 +68,7 @@ class OutputBufferPool:
         self, sizes: Sequence[int], room: Sequence[int], taken: Collection[OutputBuffer]
     ) -> OutputBuffer:
         """Return an output buffer for outputs of these sizes that is not in `taken`, a free one if possible
-        (`has_room`). A new buffer has at least the sizes `room`.
+        (`has_free_buffer`). A new buffer has at least the sizes `room`.
         """
         known = self._living()
         fitting, others = self._fitting(sizes, taken)

@@ -67,7 +67,7 @@ class InputAlias:
         if tensor.stride() != self.source_stride:
             raise BadCall(
                 f"input {self.name} has strides that differ from those of the recorded graph",
-                got=f"{tuple(tensor.stride())} , recorded with {self.source_stride}",
+                got=f"{tuple(tensor.stride())}, expected {self.source_stride}",
                 next="pass tensors with one memory layout, or compile the model again for this one",
             )
         if _bits(tensor) != self.source_bits:

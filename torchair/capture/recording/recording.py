@@ -120,7 +120,7 @@ class StaticInputs:
             if args[i].shape != shape:
                 raise BadCall(
                     f"input {self._names[i]} has a shape that differs from the recorded one",
-                    got=f"{tuple(args[i].shape)} , recorded with {tuple(shape)}",
+                    got=f"{tuple(args[i].shape)}, expected {tuple(shape)}",
                     next="call the function that torch.compile returned: its guards handle new shapes",
                 )
 
