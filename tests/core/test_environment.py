@@ -116,7 +116,7 @@ def test_the_level_of_the_log(value: str, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("value", ["5", "-1", "DEBUG", "0 "])
 def test_another_level_is_a_warning_and_only_errors(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TNG_LOG_LEVEL", value)
-    with pytest.warns(UserWarning, match="TNG_LOG_LEVEL is"):
+    with pytest.warns(UserWarning, match="TNG_LOG_LEVEL must be one of"):
         assert level_by_environment() == logging.ERROR
 
 
