@@ -363,12 +363,19 @@ class Numbers:
 
 
 def test_numbers_of_the_users_are_new_in_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is known of them does not grow for ever."""
-    monkeypatch.setattr(guarded_program, "REMEMBERED", 3)
-    made = guarded_program.Fitting(lambda args: args, None, (), Numbers())  # type: ignore[arg-type]
-    for n in range(10):
-        assert made([n]) == [n]
-        assert len(made._known) <= 3
+    """Results of checks are remembered, but not for ever."""
+    monkeypatch.setattr(guarded_program, "MAX_REMEMBERED", 3)
+    checked: list[int] = []
+
+    def holds(values: dict[int, int]) -> bool:
+        checked.append(values[0])
+        return True
+
+    guard = guarded_program.SizeConditions((SimpleNamespace(xreplace=holds),), Numbers())  # type: ignore[arg-type]
+    program = guarded_program.GuardedProgram(lambda args: args, guard, None)  # type: ignore[arg-type]
+    for n in (0, 0, 1, 2, 2, 3, 3, 0):
+        assert program([n]) == [n]
+    assert checked == [0, 1, 2, 3, 0]
 
 
 def test_numbers_without_bounds_have_none() -> None:

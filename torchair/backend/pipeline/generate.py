@@ -20,7 +20,7 @@ from torchair.backend.specialize.static_shapes import StaticShapeCompiler, is_wa
 from torchair.capture import Specialist
 from torchair.codegen import COMPILERS, CodegenOptions, build
 from torchair.codegen.base.graph_prep import is_custom
-from torchair.codegen.base.programs import Doubted
+from torchair.codegen.base.guarded_program import AssertingProgram
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.program import Program, code_of
@@ -82,7 +82,8 @@ def _generate(
     custom = [node for node in graph.graph.nodes if is_custom(node.target)]
     if kind != "inductor" or not custom or any(map(written_by, graph.graph.nodes)):
         return program
-    return Doubted(program, code_of(_generate(gm, ctx, "eager")), ctx.degradations, source_of(custom[0]))
+    fallback = code_of(_generate(gm, ctx, "eager"))
+    return AssertingProgram(program, fallback, ctx.degradations, source_of(custom[0]))
 
 
 def _with_fallbacks(make: Callable[[str], Program], ctx: Context) -> Program:

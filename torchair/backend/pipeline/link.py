@@ -22,7 +22,7 @@ from torchair.capture import CompiledProgram, InputInfo, Policy, Runner, RunnerO
 from torchair.capture.base.host_ops import copy_first, host_op_reasons
 from torchair.capture.base.output_buffers import MaxSizes
 from torchair.codegen import build, eager
-from torchair.codegen.base.programs import Anchored, StorageOffsets
+from torchair.codegen.base.guarded_program import GuardedProgram, StorageOffsets
 from torchair.core.log import logger
 from torchair.core.program import Program
 from torchair.fxgraph.layout_check import OutputLayouts
@@ -170,5 +170,5 @@ def guard_storage_offsets(program: Program, front: FrontEnd) -> Program:
     offsets = {index: offset for index, offset in starts.items() if not is_symbol(offset)}
     if not offsets:
         return program
-    anchor = StorageOffsets(offsets, len(placeholders(original)))
-    return Anchored(program, anchor, eager.generate(original), front.ctx.degradations)
+    guard = StorageOffsets(offsets, len(placeholders(original)))
+    return GuardedProgram(program, guard, eager.generate(original), front.ctx.degradations)

@@ -34,7 +34,7 @@ from torchair.capture.base.inputs import KeyPart
 from torchair.capture.base.layout_enforcer import LayoutEnforcer
 from torchair.codegen import CodegenOptions, load
 from torchair.codegen.base.graph_prep import is_custom
-from torchair.codegen.base.guarded_program import Fitting
+from torchair.codegen.base.guarded_program import GuardedProgram, SizeConditions
 from torchair.codegen.eager import generate
 from torchair.codegen.inductor.device_mapping import DeviceMapping
 from torchair.core.errors import first_line, is_of_user
@@ -138,7 +138,8 @@ class CompileUnit:
         program, conditions = self.ground.program(built.program), built.made.conditions
         if not conditions:
             return program
-        return Fitting(program, self.other or code_of(eager()), conditions, self.binding)
+        guard = SizeConditions(conditions, self.binding)
+        return GuardedProgram(program, guard, self.other or code_of(eager()))
 
 
 @dataclass(frozen=True)

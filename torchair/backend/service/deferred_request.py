@@ -12,7 +12,7 @@ from torchair.backend.service.request import CompileRequest
 from torchair.backend.service.scheduler import CompileBudget, CompileTask, Job, LoadedResult, Subtask
 from torchair.capture.base.inputs import KeyPart
 from torchair.capture.base.layout_enforcer import LayoutEnforcer
-from torchair.codegen.base.guarded_program import Fitting
+from torchair.codegen.base.guarded_program import GuardedProgram, SizeConditions
 from torchair.codegen.inductor.device_mapping import DeviceMapping
 from torchair.core.diagnostics import Diagnostics
 from torchair.core.program import Code, Program
@@ -59,7 +59,7 @@ class DeferredRequest:
             ((bare, made),) = built
             program = self.ground.program(bare)
             if made.conditions:
-                program = Fitting(program, other, made.conditions, self.binding)
+                program = GuardedProgram(program, SizeConditions(made.conditions, self.binding), other)
             return LayoutEnforcer(program, replace(contract, is_eager=False), key, told)
 
         kept = ProgramCacheEntry.of(dict(self.facts), self.most_bytes) if self.most_bytes else None
