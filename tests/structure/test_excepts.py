@@ -30,7 +30,7 @@ KEPT = {
     "torchair.backend.service.scheduler.CompileScheduler._tell": "the user's function failed; the log has it",
     "torchair.capture.base.pending_program.PendingProgram.tell": "the log has it: builds go on",
     "torchair.backend.service.scheduler.CompileScheduler._next": "`take` tells it",
-    "torchair.backend.service.scheduler.Job._found": "the log has it, and it is built again",
+    "torchair.backend.service.scheduler.Job._load_cached": "the log has it, and it is compiled again",
     "torchair.backend.service.scheduler.Job.run": "`take` tells it",
     "torchair.backend.service.request.CompileRequest.fill": "it is the reason, if nothing can compile it",
     "torchair.backend.pipeline.autotune._built": "it is in the result, and a warning if no way is left",

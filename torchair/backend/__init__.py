@@ -1,1 +1,1 @@
-"""Dynamo and everybody else come in here."""
+"""The torch.compile backend: from Dynamo's graph to a runner."""

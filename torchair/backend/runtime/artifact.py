@@ -1,9 +1,9 @@
-"""The result of a compile as data: what a runner is made of, in this process or another.
+"""Serialize the result of a compile, so that this or another process can build a runner from it.
 
-A runner has its program's code, the facts of its inputs (roles, keys, symbols with their ranges), the layouts
-that it promised, and how it is recorded. All of this can be packed; what cannot (a program that dumps as it
-runs, events of this process) is refused by name. Kernels that are compiled for single shapes beside a program
-have artefacts of their own.
+An artifact holds the program's code, the facts of its inputs (kinds, keys, symbols with their ranges), the
+required output layouts, and the recording policy. Anything that cannot be serialized (a program that dumps as
+it runs, events of this process) raises `NotPossible`. Kernels that are compiled for single shapes in addition
+to a program have artifacts of their own.
 """
 
 from __future__ import annotations
@@ -49,25 +49,28 @@ class CompiledArtifact:
     device: torch.device
     name: str
     degradations: Diagnostics
-    """Programs in the code tell it too."""
+    """Programs in the code report to it as well."""
     contract: OutputLayouts | None
     torch: str = str(torch.__version__)
-    """Generated code is one version's."""
+    """Generated code is valid for one torch version only."""
     recipe: Any = None
-    """How a better program is ordered, where nobody had built it by then."""
+    """A deferred request for the optimized program, if that was not built when the artifact was written."""
 
     @staticmethod
     def of(runner: Runner, recipe: Any = None) -> CompiledArtifact:
-        """What a runner was made of; `NotPossible` says why that is no data."""
+        """Return the artifact of a runner; raise `NotPossible` if it cannot be serialized."""
         compiled = runner.strategy.compiled
         if any(observer.takes_outputs for observer in compiled.observers):
-            raise NotPossible(f"{compiled.name} dumps its tensors as it runs")
-        promised = _best(runner)
-        program, contract = _bare(promised), compiled.contract
-        if isinstance(promised, LayoutEnforcer):
-            contract = promised.contract
+            raise NotPossible(
+                f"{compiled.name} cannot be serialized: it dumps its tensors while it runs",
+                next="compile it without tensor dumps",
+            )
+        enforced = _best(runner)
+        program, contract = _without_enforcer(enforced), compiled.contract
+        if isinstance(enforced, LayoutEnforcer):
+            contract = enforced.contract
         code = ChainCode.of(program) if isinstance(program, PartitionedProgram) else code_of(program)
-        # A pool is this process's.
+        # A memory pool belongs to this process.
         policy = replace(compiled.policy, pool=None)
         return CompiledArtifact(
             code,
@@ -81,44 +84,49 @@ class CompiledArtifact:
         )
 
     def runner(self, turns: LaunchOrder | None = None) -> Runner:
-        """The runner: nothing is traced, converted or compiled."""
+        """Build the runner without tracing, converting or compiling anything."""
         if self.torch != torch.__version__:
-            what = f"{self.name} was compiled with torch {self.torch}, and this is {torch.__version__}"
+            what = f"{self.name} was compiled with torch {self.torch}, but this is torch {torch.__version__}"
             raise NotPossible(what, next="compile it again")
-        told, successor = self.degradations, None
+        degradations, successor = self.degradations, None
         parts: tuple[Runner, ...] | None = None
         if isinstance(self.code, ChainCode):
-            program, parts = self.code.chain(self.device, told)
+            program, parts = self.code.chain(self.device, degradations)
         else:
             program = load(self.code)
             if self.recipe is not None:
-                successor = self.recipe.job(self.name, self.code, (self.contract, self.inputs.key), told)
+                layouts = self.contract, self.inputs.key
+                successor = self.recipe.job(self.name, self.code, layouts, degradations)
         compiled = CompiledProgram(
-            program, self.inputs, self.policy, self.device, self.name, told, self.contract
+            program, self.inputs, self.policy, self.device, self.name, degradations, self.contract
         )
         return capture(compiled, RunnerOptions(turns=turns, parts=parts, successor=successor))
 
     def pack(self) -> bytes:
-        """For a file, or another process: behind the digest of the rest."""
+        """Serialize the artifact for a file or another process; a SHA-256 digest comes first."""
         data = pack((VERSION, self))
         return hashlib.sha256(data).digest() + data
 
     @staticmethod
     def unpack(data: bytes) -> CompiledArtifact:
-        """What was packed."""
+        """Return the artifact that `pack` serialized; raise `BadGraph` if the data are invalid."""
         size = hashlib.sha256().digest_size
         if hashlib.sha256(data[size:]).digest() != data[:size]:
-            raise BadGraph("this is no artefact, or it is damaged: its digest is another")
+            raise BadGraph("invalid or corrupted artifact: checksum mismatch", next="compile the graph again")
         match unpack(data[size:]):
-            case (version, CompiledArtifact() as artefact) if version == VERSION:
-                return artefact
+            case (version, CompiledArtifact() as artifact) if version == VERSION:
+                return artifact
             case _:
-                raise BadGraph("this is no artefact of this version", near=f"version {VERSION}")
+                raise BadGraph(
+                    "the artifact was written by another version of torchair",
+                    near=f"artifact version {VERSION}",
+                    next="compile the graph again",
+                )
 
 
 @dataclass(frozen=True)
 class HostStepCode:
-    """Ops that the host runs between two recordings."""
+    """The code of ops that run on the host between two recordings."""
 
     code: Code
     contract: OutputLayouts
@@ -127,7 +135,7 @@ class HostStepCode:
 
 @dataclass(frozen=True)
 class ChainCode:
-    """A graph that is recorded in pieces: the result of each, and who gets what."""
+    """A partitioned graph: the artifact of each partition, and how values pass between them."""
 
     kind: str
     source: str
@@ -137,40 +145,40 @@ class ChainCode:
 
     @staticmethod
     def of(chain: PartitionedProgram) -> ChainCode:
-        """As data."""
-        steps = tuple((_piece(step.run), step._replace(run=None)) for step in chain.steps)
+        """Return the serializable form of a partitioned program."""
+        steps = tuple((_partition_code(step.run), step._replace(run=None)) for step in chain.steps)
         return ChainCode(chain.kind, chain.source, steps, chain.outputs, chain.space)
 
     def chain(
         self, device: torch.device, degradations: Diagnostics
     ) -> tuple[PartitionedProgram, tuple[Runner, ...]]:
-        """The program, and the runners of its pieces, which take turns."""
+        """Build the program and the runners of its partitions, which share one launch order."""
         turns = LaunchOrder(get_device(device), device)
         steps, parts = list[PartitionCall](), list[Runner]()
-        for piece, step in self.steps:
-            if isinstance(piece, CompiledArtifact):
-                parts.append(piece.runner(turns))
+        for partition, step in self.steps:
+            if isinstance(partition, CompiledArtifact):
+                parts.append(partition.runner(turns))
                 run: Any = parts[-1]
             else:
-                run = LayoutEnforcer(load(piece.code), piece.contract, piece.key, degradations)
+                run = LayoutEnforcer(load(partition.code), partition.contract, partition.key, degradations)
             steps.append(step._replace(run=run))
         return PartitionedProgram(steps, self.outputs, self.space, self.kind, self.source), tuple(parts)
 
 
-def _piece(run: Any) -> CompiledArtifact | HostStepCode:
+def _partition_code(run: Any) -> CompiledArtifact | HostStepCode:
     if isinstance(run, Runner):
         return CompiledArtifact.of(run)
-    assert isinstance(run, LayoutEnforcer), "between recordings, ops are held to their layouts"
+    assert isinstance(run, LayoutEnforcer), "ops between recordings run in a LayoutEnforcer"
     return HostStepCode(code_of(run.program), run.contract, run.key)
 
 
 def _best(runner: Runner) -> Program:
-    """What serves from now on."""
+    """Return the optimized program if it is ready, otherwise the current one."""
     program, awaited = runner.program, runner.awaited
-    better = awaited.peek() if awaited is not None and awaited.is_done.is_set() else None
-    return better or (program.program if isinstance(program, SwappableProgram) else program)
+    optimized = awaited.peek() if awaited is not None and awaited.is_done.is_set() else None
+    return optimized or (program.program if isinstance(program, SwappableProgram) else program)
 
 
-def _bare(program: Program) -> Program:
-    """What holds a program to its layouts is made anew."""
+def _without_enforcer(program: Program) -> Program:
+    """Strip the `LayoutEnforcer`, which is rebuilt at load time."""
     return program.program if isinstance(program, LayoutEnforcer) else program

@@ -1,4 +1,4 @@
-"""What `get_compiler` and `compile_fx` return: a runner that can be called, printed, saved as source and
+"""The result of `get_compiler` and `compile_fx`: a runner that can be called, printed, saved as source and
 loaded again.
 """
 
@@ -23,14 +23,14 @@ kernel = restore({data!r})
 
 @dataclass(frozen=True)
 class SerializedGraph:
-    """A compiled graph as text."""
+    """A compiled graph as Python source, with the version of the format."""
 
     version: str
     py_code: str
 
 
 class CompiledGraph:
-    """Call it with the flat inputs; it returns the list of outputs."""
+    """A compiled graph. Call it with the flat inputs; it returns the list of outputs."""
 
     def __init__(self, runner: Runner, arguments: InputChecker) -> None:
         self.runner = runner
@@ -41,15 +41,20 @@ class CompiledGraph:
         return self.runner(list(args))
 
     def get_code(self, extend_config: Any = None) -> Any:
-        """Python source of a standalone `kernel(*args)`, or the runner itself when there is no such
-        source.
-        """
+        """Return the Python source of a standalone `kernel(*args)`, or the runner if no such source exists."""
         source = _standalone(self.runner)
         return self.runner if source is None else source
 
     def dump_artifacts(self) -> SerializedGraph:
-        """The source with a version, for `load_artifacts`; what cannot be read as source (large constants,
-        views that are made around the program) is packed into it.
+        """Serialize the graph for `load_artifacts`.
+
+        Data that source code cannot express (large constants, views around the program) is packed into it.
+
+        Returns:
+            The source with the version of the format.
+
+        Raises:
+            NotPossible: The graph cannot be serialized, for example because it dumps tensors as it runs.
         """
         source = _standalone(self.runner)
         if source is None:
@@ -59,10 +64,22 @@ class CompiledGraph:
 
     @classmethod
     def load_artifacts(cls, artifacts: SerializedGraph) -> Any:
-        """The `kernel` function of saved artifacts."""
+        """Load artifacts of `dump_artifacts`.
+
+        Args:
+            artifacts: The saved source and its version. The source is executed.
+
+        Returns:
+            The `kernel` function, which takes the flat inputs.
+
+        Raises:
+            NotPossible: Another version of torchair wrote the artifacts.
+        """
         if artifacts.version != ARTIFACTS_VERSION:
             raise NotPossible(
-                f"artifacts of version {artifacts.version!r}", near=f"this version reads {ARTIFACTS_VERSION}"
+                f"cannot load artifacts of version {artifacts.version!r}",
+                near=f"this torchair reads version {ARTIFACTS_VERSION}",
+                next="compile the graph again, and save its artifacts with this version",
             )
         namespace: dict[str, Any] = {}
         try:
@@ -75,17 +92,20 @@ class CompiledGraph:
         return namespace["kernel"]
 
     def report(self) -> Any:
-        """What the runner did so far."""
+        """Return the runner's report on its calls and recordings."""
         return self.runner.report()
 
 
 def restore(data: str) -> CompiledGraph:
-    """The graph that artifacts have packed."""
+    """Return the compiled graph that is packed into artifacts."""
     match unpack(base64.b85decode(data)):
-        case (CompiledArtifact() as artefact, InputChecker() as arguments):
-            return CompiledGraph(artefact.runner(), arguments)
+        case (CompiledArtifact() as artifact, InputChecker() as arguments):
+            return CompiledGraph(artifact.runner(), arguments)
         case _:
-            raise BadGraph("these are no artifacts of a compiled graph")
+            raise BadGraph(
+                "the artifacts do not contain a compiled graph",
+                next="compile the graph again, and save its artifacts with dump_artifacts()",
+            )
 
 
 def _standalone(runner: Runner) -> str | None:

@@ -1,4 +1,4 @@
-"""Calls like the one before: what was checked then holds, and only the likeness is looked at."""
+"""Skip the input checks of a call whose arguments have the same metadata as those of the previous call."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torchair.capture import Runner
 
 TENSORS = (torch.Tensor, torch.nn.Parameter)
 SIMPLE = (bool, int, str, type(None))
-"""Types whose equal values are the same value."""
+"""Types whose values are compared with `==`."""
 
 
 @dataclass(frozen=True)
 class LastCallCheck:
-    """The form of a call that was served, and who served it."""
+    """The metadata of a previous call, and the runner that served it."""
 
     runner: Runner
     specs: tuple[Any, ...]
-    """Of each argument."""
+    """The metadata of each argument."""
     names: tuple[str, ...]
-    """Of the last of them."""
+    """The names of the keyword arguments, which come last."""
     inputs: tuple[Any, ...]
-    """What the graph is given."""
+    """The inputs of the graph, with None for those that are arguments."""
     arguments: tuple[tuple[int, int], ...]
-    """Which of the inputs is which argument."""
+    """Pairs of an input's index and the index of the argument that it is."""
 
     @staticmethod
     def of(
@@ -36,35 +36,38 @@ class LastCallCheck:
         kept: Sequence[torch.Tensor],
         runner: Runner,
     ) -> LastCallCheck | None:
-        """Of a call that was served by the runner with what is `given`, of which some is `kept` for the next;
-        None where more than a look at each argument would be needed.
+        """Describe a call that `runner` served with the inputs `given`, of which `kept` outlive the call.
+
+        Return None if the metadata of each argument cannot decide whether a later call is equivalent.
         """
         args, kwargs = call
         arguments = (*args, *kwargs.values())
         specs = tuple(map(_spec, arguments))
-        tensors = [place for place, argument in enumerate(arguments) if type(argument) in TENSORS]
-        at = {id(arguments[place]): place for place in tensors}
-        here = {*at, *map(id, kept)}
-        is_made_ready = any(isinstance(value, torch.Tensor) and id(value) not in here for value in given)
-        if None in specs or len(at) < len(tensors) or is_made_ready:
+        tensors = [index for index, argument in enumerate(arguments) if type(argument) in TENSORS]
+        index_of = {id(arguments[index]): index for index in tensors}
+        known = {*index_of, *map(id, kept)}
+        has_temporary = any(isinstance(value, torch.Tensor) and id(value) not in known for value in given)
+        if None in specs or len(index_of) < len(tensors) or has_temporary:
             return None
-        which = tuple((place, at[id(value)]) for place, value in enumerate(given) if id(value) in at)
-        inputs = tuple(None if id(value) in at else value for value in given)
-        return LastCallCheck(runner, specs, tuple(kwargs), inputs, which)
+        pairs = tuple(
+            (index, index_of[id(value)]) for index, value in enumerate(given) if id(value) in index_of
+        )
+        inputs = tuple(None if id(value) in index_of else value for value in given)
+        return LastCallCheck(runner, specs, tuple(kwargs), inputs, pairs)
 
     def inputs_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
-        """What the graph is given in this call, if it is like the one before."""
+        """Return the inputs of the graph for this call, or None if it differs from the previous one."""
         arguments = (*args, *kwargs.values()) if kwargs else args
         if tuple(kwargs) != self.names or tuple(map(_spec, arguments)) != self.specs:
             return None
         inputs = list(self.inputs)
-        for place, which in self.arguments:
-            inputs[place] = arguments[which]
+        for input_index, argument_index in self.arguments:
+            inputs[input_index] = arguments[argument_index]
         return inputs
 
 
 def _spec(value: Any) -> tuple[Any, ...] | None:
-    """What the checks of a call depend on; None where that is more than this."""
+    """Return the metadata that the checks of a call depend on; None for a value that needs the full check."""
     kind = type(value)
     if kind in TENSORS:
         is_ready = value.is_contiguous() and not value.is_conj() and not value.is_neg()

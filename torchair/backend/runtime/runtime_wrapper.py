@@ -1,4 +1,4 @@
-"""A compiled graph as Dynamo calls it where AOTAutograd has nothing to do around it."""
+"""Call a compiled graph from Dynamo without AOTAutograd's runtime wrappers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchair.core.torch_private.device.memory import disabled_autocast, mark_pr
 
 
 def direct_call(runner: Runner, indices: Sequence[int]) -> Callable[..., Any]:
-    """The call as Dynamo makes it, without AOTAutograd's layers around it (a third of the host's time)."""
+    """Return the function that Dynamo calls, without AOTAutograd's wrappers (a third of the host time)."""
     written = Written(indices)
     boxed, fast_path = runner.boxed, runner.fast_path(written.packed)
 
@@ -34,19 +34,21 @@ def direct_call(runner: Runner, indices: Sequence[int]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class RuntimeWrapper:
-    """A runner of an inference graph, and what AOTAutograd does around its calls, as data."""
+    """A runner of an inference graph, and the work of AOTAutograd around its calls as data."""
 
     runner: Runner
     written: tuple[int, ...]
-    """Inputs whose versions a call raises."""
+    """Indices of inputs whose version counters each call increases."""
     marks: dict[int, set[int]]
-    """Sizes of outputs that Dynamo is told to be dynamic."""
+    """Dimensions that are marked as dynamic, by the index of the output."""
     views: dict[int, tuple[int, bool, bool]]
-    """Outputs that are views of inputs, whether they are these inputs, and whether they require gradients."""
+    """Outputs that are views of an input: its index, whether the output is the input itself, and whether it
+    requires gradients.
+    """
     without_autocast: bool = False
 
     def call(self) -> Callable[..., Any]:
-        """As Dynamo calls it."""
+        """Return the function that Dynamo calls."""
         inner = direct_call(self.runner, self.written)
         if not (self.marks or self.views or self.without_autocast):
             return inner
@@ -54,12 +56,12 @@ class RuntimeWrapper:
         def run(*args: Any) -> Any:
             with disabled_autocast() if self.without_autocast else nullcontext():
                 outputs = list(inner(*args))
-            for place, (base, is_input, requires_grad) in self.views.items():
-                view = args[base] if is_input else view_like(args[base], outputs[place])
+            for index, (base, is_input, requires_grad) in self.views.items():
+                view = args[base] if is_input else view_like(args[base], outputs[index])
                 is_detached = view.requires_grad and not requires_grad and not is_input
-                outputs[place] = view.detach() if is_detached else view
-            for place, dims in self.marks.items():
-                mark_propagated(outputs[place], dims)
+                outputs[index] = view.detach() if is_detached else view
+            for index, dims in self.marks.items():
+                mark_propagated(outputs[index], dims)
             return outputs
 
         return run

@@ -1,5 +1,6 @@
-"""How a better program is ordered, as data: for processes that take the eager one from disk before anybody
-has built the other.
+"""A compile request for an optimized program as data.
+
+A process that loads the eager program from disk can submit it if no process has built the optimized one yet.
 """
 
 from __future__ import annotations
@@ -19,52 +20,59 @@ from torchair.core.program import Code, Program
 from torchair.fxgraph.layout_check import OutputLayouts
 from torchair.fxgraph.symbols import Binding
 
-BY_NAME = "engine_config.codegen='inductor' builds it in the first call"
-"""What to do where there is no better program."""
+BY_NAME = "set engine_config.codegen='inductor' to compile it in the first call"
+"""The hint of a warning that there is no optimized program."""
 
 
-def part_of(prepare: Callable[[], CompileRequest], kept: ProgramCacheEntry | None) -> Subtask:
-    """An order whose program is kept, if there is a place."""
+def part_of(prepare: Callable[[], CompileRequest], entry: ProgramCacheEntry | None) -> Subtask:
+    """Return a subtask whose result is cached in `entry`, if there is one."""
     return Subtask(
         prepare,
-        find=lambda: None if kept is None else kept.get(),
-        keep=lambda made: None if kept is None else kept.put(made),
+        find=lambda: None if entry is None else entry.get(),
+        keep=lambda result: None if entry is None else entry.put(result),
     )
 
 
 def tell(degradations: Diagnostics) -> Callable[[str], None]:
-    """Says where there will be no better program."""
-    return lambda why: degradations.add(f"a better program is not {why}", next=BY_NAME, here=True)
+    """Return a callback that warns that there is no optimized program."""
+    return lambda why: degradations.add(f"the optimized program could not be {why}", next=BY_NAME, here=True)
 
 
 @dataclass(frozen=True)
 class DeferredRequest:
-    """Of a graph that is one order, behind its contract and nothing else."""
+    """The request of a graph that is one compile unit, wrapped only in its `LayoutEnforcer`."""
 
     order: CompileRequest
     facts: Mapping[str, str]
-    """All that the program depends on: by these it is kept."""
+    """Everything the program depends on: the parts of its cache key."""
     most_bytes: int
     ground: DeviceMapping
     binding: Binding
     limits: CompileBudget
 
     def job(
-        self, title: str, other: Code, promise: tuple[OutputLayouts, tuple[KeyPart, ...]], told: Diagnostics
+        self,
+        title: str,
+        fallback: Code,
+        layouts: tuple[OutputLayouts, tuple[KeyPart, ...]],
+        degradations: Diagnostics,
     ) -> Job:
-        """Have it built; `other` serves what it does not fit."""
-        contract, key = promise
+        """Create the compile job; `fallback` serves calls whose sizes the program does not support."""
+        contract, key = layouts
 
-        def finish(built: Sequence[LoadedResult]) -> Program:
-            ((bare, made),) = built
+        def finish(loaded: Sequence[LoadedResult]) -> Program:
+            ((bare, result),) = loaded
             program = self.ground.program(bare)
-            if made.conditions:
-                program = GuardedProgram(program, SizeConditions(made.conditions, self.binding), other)
-            return LayoutEnforcer(program, replace(contract, is_eager=False), key, told)
+            if result.conditions:
+                conditions = SizeConditions(result.conditions, self.binding)
+                program = GuardedProgram(program, conditions, fallback)
+            return LayoutEnforcer(program, replace(contract, is_eager=False), key, degradations)
 
-        kept = ProgramCacheEntry.of(dict(self.facts), self.most_bytes) if self.most_bytes else None
-        task = CompileTask(title, [part_of(lambda: self.order, kept)], finish, tell(told), self.limits)
+        entry = ProgramCacheEntry.of(dict(self.facts), self.most_bytes) if self.most_bytes else None
+        task = CompileTask(
+            title, [part_of(lambda: self.order, entry)], finish, tell(degradations), self.limits
+        )
         job = Job(replace(task, recipe=lambda: self))
-        if kept is not None and kept.is_there:
-            job.wanted()  # there is nothing to build
+        if entry is not None and entry.is_there:
+            job.wanted()  # the program is cached, so nothing is compiled
         return job

@@ -36,22 +36,22 @@ from torchair.core.torch_private.fake.symbol_table import Symbols
 
 FILE = "program"
 FULL = 0.8
-"""The share of the bound that is left when entries are dropped."""
+"""The share of the size limit that remains after entries are evicted."""
 
 
-def folder() -> Path:
-    """Where programs are kept."""
+def cache_dir() -> Path:
+    """Return the directory of the program cache; raise `NotPossible` if there is no home directory."""
     if named := text_of("TORCHAIR_PROGRAMS"):
         return Path(named)
     home = text_of("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if home.startswith("~"):  # a user that the system does not know
-        raise NotPossible("there is no home directory", next="set HOME, or TORCHAIR_PROGRAMS")
+    if home.startswith("~"):  # the system does not know this user
+        raise NotPossible("the user has no home directory", next="set HOME or TORCHAIR_PROGRAMS")
     return Path(home, "torchair", "programs")
 
 
 @dataclass(frozen=True)
 class ProgramKey:
-    """What a program is made of."""
+    """The inputs of a compile that decide its result."""
 
     gm: fx.GraphModule
     likes: list[Any]
@@ -61,7 +61,7 @@ class ProgramKey:
     surroundings: TorchState
 
     def facts(self) -> dict[str, str]:
-        """All that it depends on, as text."""
+        """Return everything the program depends on, as text."""
         devices = {like.device for like in self.likes if isinstance(like, TensorMetadata)}
         return {
             "graph": digest_of(_graph_lines(self.gm)),
@@ -76,7 +76,7 @@ class ProgramKey:
 
 
 def process_facts() -> dict[str, str]:
-    """What all code depends on."""
+    """Return the parts of the key that all generated code depends on."""
     return {
         "options": all_options(),
         "processor": processor(),
@@ -90,7 +90,7 @@ def process_facts() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ProgramCacheEntry:
-    """The place of one result of a compile."""
+    """The cache entry of one compile result."""
 
     store: ArtifactStore
     key: str
@@ -99,54 +99,54 @@ class ProgramCacheEntry:
 
     @staticmethod
     def of(facts: dict[str, str], most_bytes: int) -> ProgramCacheEntry | None:
-        """Where that is, or would be, which depends on these facts; None where there is no place, which is
-        told.
+        """Return the entry for these key parts, which may not exist yet; warn and return None if there is no
+        cache directory.
         """
         try:
-            place = folder()
+            root = cache_dir()
         except AirError as error:
-            ProgramCacheEntry._leave(error)
+            ProgramCacheEntry._warn(error)
             return None
         return ProgramCacheEntry(
-            ArtifactStore(place, FILE),
+            ArtifactStore(root, FILE),
             digest_of(f"{name} {text}" for name, text in facts.items())[:32],
             facts,
             most_bytes,
         )
 
     def get(self) -> Any:
-        """What was made before; None where nothing was, or it cannot be trusted, which is told."""
+        """Return the cached result, or None on a miss; warn if the entry is untrusted or unreadable."""
         try:
             files = self.store.get(self.key)
             return None if files is None else unpack(files[FILE])
         except (AirError, OSError, KeyError) as error:
-            self._leave(error)
+            self._warn(error)
             return None
 
     @property
     def is_there(self) -> bool:
-        """Was something made before?"""
-        return os.path.exists(self.store.path(self.key))  # not where it must not be looked at
+        """Whether the entry exists; False if it is not accessible."""
+        return os.path.exists(self.store.path(self.key))
 
-    def put(self, made: Any) -> None:
-        """Keep it; where that cannot be, the next process makes it again."""
+    def put(self, result: Any) -> None:
+        """Store a result. If that fails, the next process compiles it again."""
         try:
-            data = pack(made)
+            data = pack(result)
         except NotPossible as error:
-            logger.debug("%s is not kept: %s", type(made).__name__, error)
+            logger.debug("cannot cache a %s: %s", type(result).__name__, error)
             return
         try:
             self.store.put(self.key, {FILE: data}, self.facts)
             if _size(self.store.root) > self.most_bytes:
                 self.store.prune(int(self.most_bytes * FULL))
         except (AirError, OSError) as error:
-            self._leave(error)
+            self._warn(error)
 
     @staticmethod
-    def _leave(error: Exception) -> None:
+    def _warn(error: Exception) -> None:
         why = error.what if isinstance(error, AirError) else str(error)
-        if logger.is_new(f"programs are not kept: {why}"):
-            logger.warning("programs are not kept from one process to the next: %s", why)
+        if logger.is_new(f"the program cache is not used: {why}"):
+            logger.warning("the program cache is not used, so each process compiles again: %s", why)
 
 
 def _graph_lines(gm: fx.GraphModule) -> Iterator[str]:
@@ -158,15 +158,15 @@ def _graph_lines(gm: fx.GraphModule) -> Iterator[str]:
 
 
 def digest_of(lines: Iterable[str]) -> str:
-    """Of these lines of text."""
+    """Return the SHA-256 digest of lines of text."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _size(root: Path) -> int:
-    """Of all entries: there may be ten thousands, and each that is kept asks for it."""
+    """Return the bytes of all entries. `put` calls this each time, and there may be tens of thousands."""
     total = 0
     with os.scandir(root) as entries:
         for entry in entries:
-            with contextlib.suppress(OSError):  # another process has dropped it
+            with contextlib.suppress(OSError):  # another process has evicted it
                 total += os.stat(os.path.join(entry.path, FILE)).st_size
     return total

@@ -1,7 +1,7 @@
-"""A program that is ordered: everything a compiler needs to know, in a form that another process reads.
+"""A compile request: everything a compiler needs to know, in a form that another process can read.
 
-Tracing and compiling patch torch's globals, so another thread cannot do it beside a serving one; a process of
-its own can, and hands the code over as data.
+Tracing and compiling patch torch's globals, so a thread cannot compile while another one serves. A worker
+process can, and it returns the code as data.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from torchair.fxgraph.symbols import is_symbol
 
 KERNELS = "static_kernel_cache"
 ORDER, MADE = "order.pickle", "program.pack"
-"""What the process is given, and what it leaves."""
+"""The files of a worker process: the request that it reads, and the result that it writes."""
 
 
 @dataclass(frozen=True)
 class TensorMetadata:
-    """What a compiler needs to know of a tensor."""
+    """The metadata of a tensor that a compiler depends on."""
 
     size: tuple[int | SymExpr, ...]
     stride: tuple[int | SymExpr, ...]
     dtype: torch.dtype
     device: torch.device
     offset: int | SymExpr = 0
-    """Where it begins in its storage: windows count from there, and it says how memory is aligned."""
+    """The storage offset: `as_strided` counts from it, and the alignment depends on it."""
 
     def make(self, number: Any = int) -> torch.Tensor:
-        """A tensor like this one; `number` says what its sizes are."""
+        """Create a tensor with this metadata; `number` evaluates its sizes."""
         sizes, strides = [number(n) for n in self.size], [number(n) for n in self.stride]
         made = torch.empty_strided(sizes, strides, dtype=self.dtype, device=self.device)
         if self.offset == 0:
@@ -63,7 +63,7 @@ class TensorMetadata:
 def tensor_metadata_of(
     args: Sequence[Any], where: Callable[[torch.device], torch.device] = lambda device: device
 ) -> list[Any]:
-    """Descriptions in place of tensors, on the device where each shall be; numbers stay."""
+    """Replace tensors by their metadata, with `where` mapping their devices; numbers remain as they are."""
     return [
         TensorMetadata(
             _plain(arg.size()),
@@ -79,7 +79,7 @@ def tensor_metadata_of(
 
 
 def symbols_of(args: Sequence[Any]) -> list[torch.SymInt]:
-    """The numbers among these, and in the sizes of tensors, that are none yet."""
+    """Return the symbolic numbers among the arguments, and those in sizes, strides and storage offsets."""
     numbers = [
         number
         for value in args
@@ -98,7 +98,7 @@ def _plain(numbers: Sequence[Any]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class CompileResult:
-    """What came of an order: code, and what must hold of sizes for it to be right."""
+    """The result of a request: code, and the conditions on sizes under which it is valid."""
 
     code: Code
     conditions: tuple[Any, ...] = ()
@@ -106,7 +106,7 @@ class CompileResult:
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """One program. The first of the code generators that can compile the graph does."""
+    """The request for one program. The first code generator in `kinds` that can compile the graph is used."""
 
     graph: bytes
     likes: list[Any]
@@ -115,24 +115,24 @@ class CompileRequest:
     symbols: Symbols = field(default_factory=Symbols)
     surroundings: TorchState = field(default_factory=TorchState.now)
     root: str = ""
-    """Of what is built; nothing but Inductor's own cache if there is none."""
+    """The build directory; if empty, only Inductor's own cache is written."""
 
     @property
     def folder(self) -> str:
-        """Where kernels are kept; empty: in Inductor's own cache."""
+        """The directory of compiled kernels; if empty, Inductor's own cache."""
         return os.path.join(self.root, KERNELS) if self.root else ""
 
     def fill(self) -> CompileResult:
-        """Compile, or take what was compiled for the same order before."""
+        """Compile the graph; raise `NotPossible` if no code generator can."""
         errors: list[str] = []
         for kind in self.kinds:
             try:
-                return self._filled(kind)
+                return self._compile(kind)
             except Exception as error:
                 errors.append(f"{kind}: {type(error).__name__}: {first_line(error)}")
         raise NotPossible("no code generator can compile the graph", got="; ".join(errors))
 
-    def _filled(self, kind: str) -> CompileResult:
+    def _compile(self, kind: str) -> CompileResult:
         world = self.symbols.world()
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=world.env)
         gm = load_graph(self.graph, mode)
@@ -147,17 +147,17 @@ class CompileRequest:
         return CompileResult(code_of(program), world.conditions())
 
     def load(self, made: CompileResult) -> Program:
-        """The program that another process made of this order."""
+        """Load the program that a worker process compiled for this request."""
         with BUILDING, code_kept_in(self.folder):
             return load(made.code)
 
     def is_tuned(self) -> bool:
-        """Are there kernels to try out?"""
+        """Whether any input is on a device with kernels to autotune."""
         return any(isinstance(like, TensorMetadata) and get_device(like.device).tuned for like in self.likes)
 
     def stand_ins(self) -> list[Any]:
-        """Arguments to run the program with, zeros. Tensors that are alike are one: a model of many equal
-        layers takes the memory of one.
+        """Return arguments of zeros to run the program with. Inputs with equal metadata share one tensor, so
+        a model of many equal layers needs the memory of one layer.
         """
         examples = {seen.symbol: seen.example for seen in self.symbols.seen}
 
@@ -172,24 +172,24 @@ class CompileRequest:
 
 @contextlib.contextmanager
 def workplace(root: str) -> Iterator[Path]:
-    """Where one order is compiled: a folder of its own that stays, or a temporary one without a root."""
+    """Yield the build directory of one request: a new one below `root` that remains, or a temporary one."""
     if root:
         yield make_folder(Path(root), f"ts{now()}_pid{os.getpid()}_outputs")
         return
     folder = Path(tempfile.mkdtemp(prefix="order-", dir=builds().path))
     try:
         yield folder
-    finally:  # whatever stays goes with the folder of the process
+    finally:  # the scratch directory of this process removes whatever remains
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def last_line(text: str) -> str:
-    """What a process said last."""
+    """Return the last nonempty line of a process's output."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""
 
 
 def leave(made: CompileResult, folder: Path) -> None:
-    """In the other process: hand it over."""
+    """Write the result, in the worker process."""
     with atomic_write(folder / MADE) as file:
         file.write(pack(made))

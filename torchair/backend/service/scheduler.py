@@ -1,5 +1,7 @@
-"""Programs built in the background: worker processes compile them, a thread for each loads what it made, and
-the next call takes it. The graphs that are called most come first.
+"""Compile programs in the background.
+
+Worker processes compile them, one thread per worker loads the results, and the next call uses them. The
+graphs with the most calls come first.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ from torchair.core.program import Program
 
 
 class Optimised(NamedTuple):
-    """A better program that is there: from the next call on it serves."""
+    """The event that an optimized program is ready. It serves from the next call on."""
 
     graph: str
     codegen: str
     seconds: float
-    """That it took, waiting included."""
+    """Seconds from submission to completion, including queueing."""
 
 
 class SwapGroup:
-    """Programs that are taken over at the same time: those of a forward and of its backward. Where one cannot
-    be made, none is taken.
+    """Programs that are swapped in at the same time: those of a forward graph and its backward graph. If one
+    fails, none is used.
     """
 
     def __init__(self) -> None:
@@ -40,16 +42,16 @@ class SwapGroup:
         self._jobs: list[Job] = []
 
     def forked(self) -> None:
-        """In a child of this process: whoever held the lock is not there."""
+        """Replace the lock in a forked child: the thread that held it does not exist there."""
         self._lock = threading.Lock()
 
     def add(self, job: Job) -> None:
-        """One more, whose end the others wait for."""
+        """Add a job that the others of this group wait for."""
         with self._lock:
             self._jobs.append(job)
 
     def ended(self) -> None:
-        """One of them is built, or will not be."""
+        """Release all jobs of the group once each has ended."""
         with self._lock:
             if not all(job.has_ended for job in self._jobs):
                 return
@@ -64,12 +66,12 @@ class SwapGroup:
 
 @dataclass(frozen=True)
 class CompileBudget:
-    """How much may be built."""
+    """Limits of background compilation."""
 
     seconds: float | None = None
-    """Of all builds of this process together, beyond which none is begun; None for no bound."""
+    """Total seconds of all compiles of this process, after which none is started; None for no limit."""
     workers: int = 1
-    """Processes at the same time."""
+    """The maximum number of concurrent worker processes."""
 
 
 NO_LIMITS = CompileBudget()
@@ -77,18 +79,18 @@ NO_LIMITS = CompileBudget()
 
 @dataclass(frozen=True)
 class Subtask:
-    """One order of a task."""
+    """One compile request of a task."""
 
     prepare: Callable[[], CompileRequest]
-    """Called in the background."""
+    """Create the request; called in a background thread."""
     find: Callable[[], CompileResult | None] = lambda: None
-    """What another process has made meanwhile, or before."""
+    """Return the cached result of another process, if there is one."""
     keep: Callable[[CompileResult], None] = lambda made: None
-    """Told what was made."""
+    """Cache the result."""
 
 
 class LoadedResult(NamedTuple):
-    """What came of a part."""
+    """The result of a subtask, and the program that was loaded from it."""
 
     program: Program
     made: CompileResult
@@ -96,27 +98,27 @@ class LoadedResult(NamedTuple):
 
 @dataclass(frozen=True)
 class CompileTask:
-    """What is to be built, and for whom."""
+    """A program to compile in the background."""
 
     title: str
     parts: Sequence[Subtask]
-    """All of them or none."""
+    """All subtasks must succeed."""
     finish: Callable[[Sequence[LoadedResult]], Program]
-    """Makes the program of the parts, with what the graph needs around it."""
+    """Combine the results of the subtasks, and add the wrappers that the graph needs."""
     tell: Callable[[str], None]
-    """Told where there will be no program, by who would take it."""
+    """Report a failure; called by the thread that would run the program."""
     limits: CompileBudget = NO_LIMITS
     together: SwapGroup = field(default_factory=SwapGroup)
     recipe: Callable[[], Any] = lambda: None
-    """The same as data, for a later process; None where it is none."""
+    """Return the task as data for a later process, or None if it cannot be serialized."""
 
 
-class _NotBuilt(Exception):
-    """A part could not be made, and why."""
+class _SubtaskFailed(Exception):
+    """A subtask failed; the text is the reason."""
 
 
 class Job(PendingProgram):
-    """One program on its way."""
+    """A program that is being compiled in the background."""
 
     def __init__(self, task: CompileTask) -> None:
         super().__init__()
@@ -125,7 +127,7 @@ class Job(PendingProgram):
         self.has_ended = False
         self._began = time.perf_counter()
         self._program: Program | None = None
-        self._is_told = False
+        self._is_reported = False
         task.together.add(self)
         SCHEDULER.expect(self)
 
@@ -134,60 +136,62 @@ class Job(PendingProgram):
         return self.task.recipe()
 
     def wanted(self) -> None:
-        """The graph is called again and again: build it."""
+        """Submit the job, because its graph is called repeatedly."""
         self.is_asked = True
         SCHEDULER.give(self)
 
     def run(self, seconds: float | None = None) -> None:
-        """Compile in a process of its own, in so much time, and load what it made."""
+        """Compile in a worker process, within the given seconds, and load the result."""
         end = None if seconds is None else time.monotonic() + seconds
         try:
-            built = [self._found(part) or self._compiled(part, end) for part in self.task.parts]
-            self._program = self.task.finish(built)
-        except _NotBuilt as error:
+            results = [self._load_cached(part) or self._compile(part, end) for part in self.task.parts]
+            self._program = self.task.finish(results)
+        except _SubtaskFailed as error:
             self.failed = str(error)
         except Exception as error:
             self.failed = f"built: {type(error).__name__}: {first_line(error)}"
         self.end()
 
-    def _found(self, part: Subtask) -> LoadedResult | None:
-        """What another process has made, where it can be loaded in this one."""
+    def _load_cached(self, part: Subtask) -> LoadedResult | None:
+        """Load the cached result; None if there is none, or it cannot be loaded here."""
         made = part.find()
         if made is None:
             return None
         try:
             return LoadedResult(part.prepare().load(made), made)
         except Exception as error:
-            logger.info("%s is built again, what is kept cannot be loaded: %s", self.task.title, error)
+            logger.info(
+                "%s is compiled again because its cached program cannot be loaded: %s", self.task.title, error
+            )
             return None
 
-    def _compiled(self, part: Subtask, end: float | None) -> LoadedResult:
+    def _compile(self, part: Subtask, end: float | None) -> LoadedResult:
         phase = "compiled"
         try:
-            order = part.prepare()
-            with workplace(order.root) as folder:
+            request = part.prepare()
+            with workplace(request.root) as folder:
                 left = None if end is None else max(0.0, end - time.monotonic())
-                made, why = compile_in_worker(order, folder, left)
-            if made is None:
-                raise _NotBuilt(f"{phase}: {why}")
+                result, why = compile_in_worker(request, folder, left)
+            if result is None:
+                raise _SubtaskFailed(f"{phase}: {why}")
             phase = "loaded"
-            built = LoadedResult(order.load(made), made)
-        except _NotBuilt:
+            loaded = LoadedResult(request.load(result), result)
+        except _SubtaskFailed:
             raise
         except Exception as error:
-            raise _NotBuilt(f"{phase}: {type(error).__name__}: {first_line(error)}") from error
-        part.keep(made)
-        return built
+            raise _SubtaskFailed(f"{phase}: {type(error).__name__}: {first_line(error)}") from error
+        part.keep(result)
+        return loaded
 
     def end(self, why: str = "", *, is_wished: bool = False) -> None:
-        """Nothing more is done for it: it is there, or it failed; whether that is what the user wished."""
+        """Mark the job as done or, with a reason, as failed. An expected failure is not reported."""
         self.failed = self.failed or why
-        self._is_told = is_wished
+        self._is_reported = is_wished
         self.has_ended = True
         self.task.together.ended()
 
     def optimised(self) -> Optimised | None:
-        """What is there now; None where it failed."""
+        """Return the event of the finished program, or None if it failed."""
         if self.failed or self._program is None:
             return None
         return Optimised(self.task.title, self._program.kind, time.perf_counter() - self._began)
@@ -196,17 +200,17 @@ class Job(PendingProgram):
         return None if self.failed else self._program
 
     def take(self) -> Program | None:
-        """The program; None when it could not be made."""
+        """Return the program; report the failure and return None if there is none."""
         if not self.failed:
             return self._program
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_reported:
+            self._is_reported = True
             self.task.tell(self.failed)
         return None
 
 
 class CompileScheduler:
-    """The builds of this process."""
+    """The queue of background compiles of this process, and the threads that work on it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -219,8 +223,8 @@ class CompileScheduler:
         self._listeners: list[Callable[[Optimised], None]] = []
 
     def forked(self) -> None:
-        """In a child of this process, which has none of our threads: what they had not done is expected once
-        more, and the next call of its graph asks for it.
+        """Reset the queue in a forked child, which has no worker threads. Unfinished jobs are expected again,
+        and the next call of their graph submits them.
         """
         self._changed = threading.Condition()
         self._threads = set()
@@ -231,12 +235,12 @@ class CompileScheduler:
         self._waiting, self._running = [], []
 
     def expect(self, job: Job) -> None:
-        """This may be given soon."""
+        """Register a job that may be submitted later."""
         with self._changed:
             self._expected.add(job)
 
     def give(self, job: Job) -> Job:
-        """Build this; of those that wait, the most called first."""
+        """Submit a job. Waiting jobs are ordered by the calls of their graphs, most first."""
         with self._changed:
             if job not in self._expected:
                 return job
@@ -253,14 +257,14 @@ class CompileScheduler:
         try:
             thread.start()
             self._threads.add(thread)
-        except RuntimeError as error:  # no more threads: too many, or Python is about to end
+        except RuntimeError as error:  # too many threads, or Python is shutting down
             for job in () if self._threads else self._waiting:
                 job.end(f"built: {error}", is_wished=True)
             self._waiting = self._waiting if self._threads else []
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Until nothing is left to build, be it wanted already or not; False when that takes longer. Who is
-        told about a program does not wait for what comes after it.
+        """Submit all expected jobs and wait until the queue is empty; return False on timeout. A callback does
+        not wait for the job that it is called for.
         """
         with self._changed:
             for job in list(self._expected):
@@ -270,7 +274,7 @@ class CompileScheduler:
             return self._changed.wait_for(lambda: not self._waiting and not self._running, seconds)
 
     def listen(self, call: Callable[[Optimised], None]) -> None:
-        """Call this for each program that is there."""
+        """Register a callback for finished programs."""
         with self._changed:
             self._listeners.append(call)
 
@@ -279,7 +283,7 @@ class CompileScheduler:
             self._next()
 
     def _next(self) -> None:
-        """One job. Nothing holds it afterwards: its graph may be gone."""
+        """Run one job. No reference to it remains afterwards, so its graph can be freed."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._waiting))
             job = max(self._waiting, key=lambda job: job.calls())
@@ -294,8 +298,8 @@ class CompileScheduler:
                 self._spent += time.perf_counter() - began
                 self._done += 1
             self._tell(job)
-        except Exception as error:  # whoever waits for it must not wait for ever
-            logger.exception("%s: building failed", job.task.title)
+        except Exception as error:  # a call that waits for the job must not wait forever
+            logger.exception("%s: the background compile failed", job.task.title)
             if not job.has_ended:
                 job.end(f"built: {type(error).__name__}: {first_line(error)}")
         finally:
@@ -304,24 +308,24 @@ class CompileScheduler:
                 self._changed.notify_all()
 
     def _build(self, job: Job) -> None:
-        bound = job.task.limits.seconds
-        left = None if bound is None else bound - self._spent
+        limit = job.task.limits.seconds
+        left = None if limit is None else limit - self._spent
         if left is not None and left <= 0:
-            job.end(f"built: compile_budget_s ({bound:.0f} s) is used up", is_wished=True)
+            job.end(f"built: compile_budget_s ({limit:.0f} s) is used up", is_wished=True)
             return
         job.run(left)
 
     def _tell(self, job: Job) -> None:
-        news = job.optimised()
-        if news is None:
-            logger.info("%s: no better program: %s", job.task.title, job.failed)
+        event = job.optimised()
+        if event is None:
+            logger.info("%s: the optimized program could not be %s", job.task.title, job.failed)
             return
-        logger.event("%s: a better program (%s) after %.1f s", *news)
+        logger.event("%s: the optimized program (%s) is ready after %.1f s", *event)
         for call in list(self._listeners):
             try:
-                call(news)
-            except BaseException:  # `sys.exit`, say, would end the thread that builds
-                logger.exception("a callback of on_optimised failed")
+                call(event)
+            except BaseException:  # `sys.exit`, for example, would end the worker thread
+                logger.exception("a callback of on_optimised() failed")
 
 
 SCHEDULER = CompileScheduler()
@@ -329,14 +333,32 @@ os.register_at_fork(after_in_child=lambda: SCHEDULER.forked())
 
 
 def wait_until_optimised(timeout: float | None = None) -> bool:
-    """Wait until all better programs that are being built for graphs of this process are there, or for so
-    many seconds; False when that was not long enough. From the next call of each graph on they serve.
+    """Wait until all optimized programs of this process are ready. They serve from the next call on.
+
+    Args:
+        timeout: Seconds to wait at most; None for no limit.
+
+    Returns:
+        True if no compile is left, False after a timeout.
+
+    Example:
+        >>> fast = torch.compile(model, backend="npu")
+        >>> fast(x)  # compiles an eager program
+        >>> torchair.wait_until_optimised()
+        >>> fast(x)  # runs the optimized program
     """
     return SCHEDULER.wait(timeout)
 
 
 def on_optimised(call: Callable[[Optimised], None]) -> None:
-    """Have this called, in a thread of ours, for each better program that is there: with the name of the
-    graph, the code generator, and the seconds since it was asked for.
+    """Register a callback for optimized programs that become ready.
+
+    Args:
+        call: Called in a worker thread for each program, with an event of three fields: `graph` (its name),
+            `codegen` (the code generator) and `seconds` (since the compile was submitted). An exception that
+            it raises is logged.
+
+    Example:
+        >>> torchair.on_optimised(lambda event: print(event.graph, event.codegen, event.seconds))
     """
     SCHEDULER.listen(call)

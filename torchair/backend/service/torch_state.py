@@ -1,4 +1,4 @@
-"""What code depends on beside the graph: the state of the process that it was asked for in."""
+"""The state of torch that generated code depends on in addition to the graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from torchair.core.torch_private.compilers.inductor import changed_options, set_options
 
-# From the general to the special: setting one changes those below it.
+# General options come first: setting one changes the more specific ones after it.
 SWITCHES = (
     "fp32_precision",
     "cudnn.fp32_precision",
@@ -24,24 +24,26 @@ SWITCHES = (
     "mkldnn.rnn.fp32_precision",
     "mkldnn.enabled",
 )
-"""Of `torch.backends`; who compiles looks at them."""
+"""Attributes of `torch.backends` that compilers read."""
 
 
 @dataclass(frozen=True)
 class TorchState:
-    """All of it. What a graph leaves open (the type of `torch.ones(3)`) is decided by it too."""
+    """The state of torch in one process. It also decides what a graph leaves open, as the dtype of
+    `torch.ones(3)`.
+    """
 
     threads: int
     dtype: torch.dtype
-    """Of numbers without another."""
+    """`torch.get_default_dtype()`."""
     precision: str
-    """Of products of matrices, in torch's older words; empty where they do not say it."""
+    """`torch.get_float32_matmul_precision()`; empty if torch's older API cannot express the precision."""
     switches: Mapping[str, Any]
     options: dict[str, Any]
 
     @staticmethod
     def now() -> TorchState:
-        """Of this process."""
+        """Read the state of this process."""
         return TorchState(
             torch.get_num_threads(),
             torch.get_default_dtype(),
@@ -51,21 +53,21 @@ class TorchState:
         )
 
     def enter(self) -> None:
-        """Make this process like that."""
+        """Apply the state to this process."""
         torch.set_num_threads(self.threads)
         torch.set_default_dtype(self.dtype)
         if self.precision:
             torch.set_float32_matmul_precision(self.precision)
         for name, value in self.switches.items():
-            place, _, last = f"backends.{name}".rpartition(".")
-            owner = attrgetter(place)(torch)
-            if getattr(owner, last) != value:  # torch asks not to use both words where one says it
-                setattr(owner, last, value)
+            path, _, attribute = f"backends.{name}".rpartition(".")
+            owner = attrgetter(path)(torch)
+            if getattr(owner, attribute) != value:  # torch asks not to mix the older and the newer API
+                setattr(owner, attribute, value)
         set_options(self.options)
 
 
 def _precision() -> str:
     try:
         return torch.get_float32_matmul_precision()
-    except RuntimeError:  # it was said in the newer words, and these have no older ones
+    except RuntimeError:  # set through the newer API, and the older one cannot express it
         return ""

@@ -1,5 +1,7 @@
-"""Compiles orders: `python -m torchair.backend.service.worker_main SOCKET`, each in a child. It gives way to
-whoever serves. Its parent is a supervisor (`core/processes/supervisor.py`), and it ends with that.
+"""The worker process: `python -m torchair.backend.service.worker_main SOCKET`. It forks a child per request.
+
+It runs at the lowest priority. Its parent is a supervisor (`core/processes/supervisor.py`), and it exits when
+the supervisor does.
 """
 
 from __future__ import annotations
@@ -25,47 +27,49 @@ from torchair.core.torch_private.compilers.inductor import load_compilers
 
 TRIAL_SECONDS = 900
 IDLE_SECONDS = 60.0
-LOWEST = 19
+NICE_LEVEL = 19  # the lowest priority
 
 
 def main() -> None:
-    """Take orders; in a child, leave the code of the program beside the order."""
+    """Serve requests; in a child, write the code of the program next to the request."""
     parent = os.getppid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # how children end is asked, unlike the user's
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the server waits for its children itself
     with contextlib.suppress(OSError):
-        os.nice(LOWEST)
+        os.nice(NICE_LEVEL)
     adopt_orphans()
     load_compilers()
-    gc.freeze()  # children do not look through what is loaded, and so do not copy it
-    orders = socket.socket(fileno=int(sys.argv[1]))
-    folder = Server(orders, parent, IDLE_SECONDS).serve()
+    gc.freeze()  # the collectors of children skip the loaded modules, so their pages stay shared
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    folder = Server(requests, parent, IDLE_SECONDS).serve()
     if folder is not None:
-        fill(folder)
-        # Python's own end would wait for compilers of Inductor's that are still starting, for nothing.
+        compile_request(folder)
+        # A normal exit would wait for Inductor's compile workers that are still starting.
         sys.stderr.flush()
         os._exit(0)
     end_below(os.getpid())
 
 
-def fill(folder: Path) -> None:
-    """Compile one order."""
-    order: CompileRequest = pickle.loads((folder / ORDER).read_bytes())
-    order.surroundings.enter()
-    made = order.fill()
-    leave(made, folder)
-    if order.is_tuned():
-        try_out(made.code, order)
-        leave(made, folder)  # with what that has found out
+def compile_request(folder: Path) -> None:
+    """Compile the request in a build directory, and write the result there."""
+    request: CompileRequest = pickle.loads((folder / ORDER).read_bytes())
+    request.surroundings.enter()
+    result = request.fill()
+    leave(result, folder)
+    if request.is_tuned():
+        try_out(result.code, request)
+        leave(result, folder)  # with the results of autotuning
 
 
-def try_out(code: Code, order: CompileRequest) -> None:
-    """Kernels are tried out when they first run; here nobody waits for it. What does not work out, or takes
-    too long (zeros may keep a loop going), is left to the process that takes the program.
+def try_out(code: Code, request: CompileRequest) -> None:
+    """Run the program once, which autotunes its kernels while no call waits for them.
+
+    If that fails, or takes too long (zeros may keep a loop going), the process that loads the program
+    autotunes them.
     """
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
     signal.alarm(TRIAL_SECONDS)
     with contextlib.suppress(Exception), torch.no_grad():
-        load(code)(order.stand_ins())
+        load(code)(request.stand_ins())
     signal.alarm(0)
 
 

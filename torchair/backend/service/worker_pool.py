@@ -1,5 +1,7 @@
-"""The process in which orders are compiled. It starts once, loads what compilers need and has a child for
-each order: none waits for imports, and none sees what another has left behind.
+"""The worker processes that compile requests.
+
+A worker starts once, imports the compilers, and forks a child for each request. So no request waits for
+imports, and none sees the state that another one left.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from torchair.core.storage.serialization import unpack
 from torchair.core.torch_private.compilers.inductor import code_folder, inductor_cache_dir
 
 WORKER_MODULE = "torchair.backend.service.worker_main"
-# Modules are looked for where this process looks for them, but only once Python has started: a `types.py`
-# beside the user's script is nothing that Python itself may find. The process starts in a folder of ours: the
-# working directory of this one may be gone. Relative paths are relative to that one as long as it is there.
+# The worker uses the `sys.path` of this process, but only after Python has started: a `types.py` next to the
+# user's script must not shadow Python's own. It starts in our scratch directory, because the working directory
+# of this process may have been removed, and changes to that directory if it exists, for relative paths.
 WORKER = """
 import os, sys
 del sys.argv[0]
@@ -42,41 +44,41 @@ sys.path[:] = path.split(os.pathsep)
 import runpy; runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 NVML_CHECK = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-"""Whether there is a GPU is asked without starting the driver, which children could not use any more."""
+"""Detect GPUs without initializing the CUDA driver, which forked children could not use."""
 
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 ALIVE_SECONDS = 1.0
-"""How often a supervisor is looked after while a build runs."""
+"""Seconds between checks that the supervisor is alive while a compile runs."""
 TEST_NAME = "PYTEST_CURRENT_TEST"
-"""Is another with each test of a suite, which shall not start a process for each."""
+"""pytest sets this variable per test; it is ignored so that all tests share one worker."""
 
 
 @dataclass(frozen=True)
 class ProcessEnv:
-    """What a process was started with. With another one it would be another process."""
+    """The environment that a worker was started with. Another environment needs another worker."""
 
     variables: tuple[tuple[str, str], ...]
     path: str
     working_directory: str
 
     @classmethod
-    def of(cls, order: CompileRequest) -> ProcessEnv:
-        """Where an order is compiled that is given now."""
-        # Inductor's cache is named: its default depends on where temporary files are, which differs there.
-        code = code_folder(order.folder) if order.folder else {CACHE: inductor_cache_dir()}
+    def of(cls, request: CompileRequest) -> ProcessEnv:
+        """Return the environment for a request that is submitted now."""
+        # Inductor's cache is named: its default depends on the temporary directory, which differs there.
+        code = code_folder(request.folder) if request.folder else {CACHE: inductor_cache_dir()}
         variables = os.environ | code | NVML_CHECK
         variables.pop(TEST_NAME, None)
         path = os.pathsep.join(entry for entry in sys.path if isinstance(entry, str))
         return cls(tuple(sorted(variables.items())), path, _working_directory())
 
     def native_folder(self) -> str:
-        """Return the folder in which native libraries are made there."""
+        """Return the directory in which the worker builds native libraries."""
         return os.path.join(self.working_directory, dict(self.variables)[CACHE], NATIVE)
 
 
 def _working_directory() -> str:
-    """Return the working directory, and nothing where it has been removed."""
+    """Return the working directory, or an empty text if it has been removed."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -84,7 +86,7 @@ def _working_directory() -> str:
 
 
 class WorkerProcess:
-    """One such process. It ends with this one, and when it has had nothing to do for a while."""
+    """A worker process. It exits with this process, and after some idle time."""
 
     def __init__(self, place: ProcessEnv, log: IO[bytes]) -> None:
         self._socket, theirs = socket.socketpair()
@@ -110,17 +112,19 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """End it, with everything that it has started, and wait for that."""
+        """Terminate the worker and all processes that it started, and wait for them."""
         self._socket.close()
         self._supervised.end()
 
     def disown(self) -> None:
-        """In a child of this process, whose own it is not."""
+        """Close this end of the socket in a forked child, which does not own the worker."""
         self._socket.close()
 
     def take(self, folder: Path, log: IO[bytes]) -> socket.socket:
-        """Have the order in a folder compiled: what can be read there is the child, then how it ended. Once
-        this side is shut down, the child is ended, with everything that it has started.
+        """Submit the request in a build directory.
+
+        The socket that is returned receives the PID of the child, then its exit status. Shutting down this
+        end terminates the child and all processes that it started.
         """
         answers, theirs = socket.socketpair()
         with theirs:
@@ -128,16 +132,16 @@ class WorkerProcess:
                 socket.send_fds(self._socket, [os.fsencode(folder)], [log.fileno(), theirs.fileno()])
             except OSError as error:
                 answers.close()
-                raise _Gone from error
+                raise _WorkerExited from error
         return answers
 
 
-class _Gone(Exception):
-    """A process ended before it took the order."""
+class _WorkerExited(Exception):
+    """The worker exited before it accepted the request."""
 
 
 class WorkerPool:
-    """Those of this process."""
+    """The workers of this process, by their environments."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -145,51 +149,51 @@ class WorkerPool:
         self._is_closed = False
 
     def forked(self) -> None:
-        """In a child of this process."""
-        for shop in self._by_place.values():
-            shop.disown()
+        """Forget the workers in a forked child."""
+        for worker in self._by_place.values():
+            worker.disown()
         self._lock, self._by_place = threading.Lock(), {}
 
     def refuse(self) -> None:
-        """Take no more orders."""
+        """Stop accepting requests."""
         with self._lock:
             self._is_closed = True
 
     def close(self) -> None:
-        """End them all."""
+        """Stop accepting requests and terminate all workers."""
         self.refuse()
         with self._lock:
-            self._by_place, shops = {}, list(self._by_place.values())
-        for shop in shops:
-            shop.close()
+            self._by_place, workers = {}, list(self._by_place.values())
+        for worker in workers:
+            worker.close()
 
-    def drop(self, gone: WorkerProcess) -> None:
-        """That one does not take orders any more."""
+    def drop(self, exited: WorkerProcess) -> None:
+        """Remove a worker that does not accept requests any more."""
         with self._lock:
-            self._by_place = {place: shop for place, shop in self._by_place.items() if shop is not gone}
-        gone.close()
+            self._by_place = {env: worker for env, worker in self._by_place.items() if worker is not exited}
+        exited.close()
 
     @contextlib.contextmanager
-    def taken(
-        self, place: ProcessEnv, folder: Path, log: IO[bytes]
+    def submitted(
+        self, env: ProcessEnv, folder: Path, log: IO[bytes]
     ) -> Iterator[tuple[WorkerProcess, socket.socket]]:
-        """Give an order to the process of that place."""
+        """Submit a request to the worker with this environment, which is started if there is none."""
         with self._lock:
-            for known, shop in list(self._by_place.items()):
-                if not shop.is_there():
+            for known, worker in list(self._by_place.items()):
+                if not worker.is_there():
                     self._by_place.pop(known).close()
             if self._is_closed:
-                raise TimeoutError  # Python ends
-            if place not in self._by_place:
-                self._by_place[place] = WorkerProcess(place, log)
-            shop = self._by_place[place]
+                raise TimeoutError  # Python is shutting down
+            if env not in self._by_place:
+                self._by_place[env] = WorkerProcess(env, log)
+            worker = self._by_place[env]
             try:
-                answers = shop.take(folder, log)
-            except _Gone:
-                self._by_place.pop(place).close()
+                answers = worker.take(folder, log)
+            except _WorkerExited:
+                self._by_place.pop(env).close()
                 raise
         with answers:
-            yield shop, answers
+            yield worker, answers
 
 
 WORKSHOPS = WorkerPool()
@@ -198,63 +202,63 @@ atexit.register(lambda: WORKSHOPS.refuse())  # then `core/processes/scratch_dir.
 
 
 def compile_in_worker(
-    order: CompileRequest, folder: Path, seconds: float | None = None
+    request: CompileRequest, folder: Path, seconds: float | None = None
 ) -> tuple[CompileResult | None, str]:
-    """What another process made of the order; None, and what it said last, where it did not end well."""
+    """Compile a request in a worker; return the result, or None with the last line of output on failure."""
     if getattr(sys, "frozen", False):
-        return None, "this program has no interpreter of its own that another process could run"
-    (folder / ORDER).write_bytes(pickle.dumps(order))
-    log, place = folder / "compiler.log", ProcessEnv.of(order)
+        return None, "a frozen application has no Python interpreter for a worker process"
+    (folder / ORDER).write_bytes(pickle.dumps(request))
+    log, env = folder / "compiler.log", ProcessEnv.of(request)
     try:
         with log.open("wb") as file:
             try:
-                status = _status(place, folder.absolute(), file, seconds)
-            except _Gone:  # it had nothing to do for so long that it ended just now
-                status = _status(place, folder.absolute(), file, seconds)
+                status = _status(env, folder.absolute(), file, seconds)
+            except _WorkerExited:  # it was idle for so long that it exited just now
+                status = _status(env, folder.absolute(), file, seconds)
     except TimeoutError:
-        return None, "Python ends" if seconds is None else f"it took more than {seconds:.0f} s"
-    except _Gone:
+        return None, "Python is shutting down" if seconds is None else f"it took more than {seconds:.0f} s"
+    except _WorkerExited:
         status = "unknown"
     if status != "0":
-        said = log.read_text(errors="replace") if log.exists() else ""
-        return None, last_line(said) or f"exit status {status}"
-    made = unpack((folder / MADE).read_bytes())
-    assert isinstance(made, CompileResult), "that is what the process leaves"
-    return made, ""
+        output = log.read_text(errors="replace") if log.exists() else ""
+        return None, last_line(output) or f"exit status {status}"
+    result = unpack((folder / MADE).read_bytes())
+    assert isinstance(result, CompileResult), "a worker writes a CompileResult"
+    return result, ""
 
 
 def is_ready(file: int, seconds: float) -> bool:
-    """Can something be read there, before so much time is over? However many files are open."""
+    """Whether `file` becomes readable within this time. Unlike `select`, `poll` works for any descriptor."""
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return bool(poll.poll(1000 * seconds))
 
 
-def _status(place: ProcessEnv, folder: Path, said: IO[bytes], seconds: float | None) -> str:
-    """How the child ended that compiled the order; it is given so much time. Nothing that it has started runs
-    any more.
+def _status(env: ProcessEnv, folder: Path, log: IO[bytes], seconds: float | None) -> str:
+    """Run a request within the given seconds, and return the exit status of the child. Afterwards no process
+    that the child started is running.
     """
     end = None if seconds is None else time.monotonic() + seconds
-    with WORKSHOPS.taken(place, folder, said) as (shop, answers):
+    with WORKSHOPS.submitted(env, folder, log) as (worker, answers):
         try:
-            child, _, status = _read(shop, answers, end).strip().partition("\n")
+            child, _, status = _read(worker, answers, end).strip().partition("\n")
         except TimeoutError:
-            _stop(shop, answers)
+            _stop(worker, answers)
             raise
         if not status:
-            WORKSHOPS.drop(shop)
+            WORKSHOPS.drop(worker)
         if not child:
-            raise _Gone
+            raise _WorkerExited
     return status or "unknown"
 
 
-def _read(shop: WorkerProcess, answers: socket.socket, end: float | None) -> str:
-    """Both lines of an answer; fewer where the process that gives it ends, or its supervisor was killed."""
+def _read(worker: WorkerProcess, answers: socket.socket, end: float | None) -> str:
+    """Read both lines of an answer; fewer if the worker exits or its supervisor is killed."""
     answer = b""
     while answer.count(b"\n") < 2:
-        is_there, left = shop.is_there(), math.inf if end is None else end - time.monotonic()
+        is_alive, left = worker.is_there(), math.inf if end is None else end - time.monotonic()
         if not is_ready(answers.fileno(), min(max(0.0, left), ALIVE_SECONDS)):
-            if not is_there:
+            if not is_alive:
                 break
             if left <= 0:
                 raise TimeoutError
@@ -266,10 +270,10 @@ def _read(shop: WorkerProcess, answers: socket.socket, end: float | None) -> str
     return answer.decode()
 
 
-def _stop(shop: WorkerProcess, answers: socket.socket) -> None:
-    """End the child of an order, and wait for that. Where it cannot be ended, all of the shop is."""
+def _stop(worker: WorkerProcess, answers: socket.socket) -> None:
+    """Terminate the child of a request and wait for it; if that fails, terminate the whole worker."""
     answers.shutdown(socket.SHUT_WR)
     try:
-        _read(shop, answers, time.monotonic() + END_SECONDS)
+        _read(worker, answers, time.monotonic() + END_SECONDS)
     except TimeoutError:
-        WORKSHOPS.drop(shop)
+        WORKSHOPS.drop(worker)
