@@ -239,7 +239,7 @@ def test_full_disk_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", full)
         run = kept(net.tying, folder)
-        with pytest.warns(DegradedWarning, match="not kept: .*No space left"):
+        with pytest.warns(DegradedWarning, match="not cached, .*No space left"):
             got = run(X)
     with torch.no_grad():
         torch.testing.assert_close(got, net.tying(X))

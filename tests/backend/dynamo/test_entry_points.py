@@ -231,8 +231,8 @@ def test_an_unknown_option_names_the_valid_ones() -> None:
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({"aten.sin.default": torch.sin}, "is no op"),
-        ({torch.sin: torch.sin}, "is no op"),
+        ({"aten.sin.default": torch.sin}, "is not an op"),
+        ({torch.sin: torch.sin}, "is not an op"),
         ({torch.ops.aten.sin.default: 3}, "is no function"),
     ],
     ids=["a name", "a torch function", "a value"],

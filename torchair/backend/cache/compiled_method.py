@@ -1,8 +1,8 @@
 """A bound method that is compiled once for all processes.
 
-The first call looks for an entry. Its variants are loaded: nothing is traced, converted or built. A call that
-the guards of none of them let in is compiled and joins the entry. Calls run without gradients. What cannot be
-kept is compiled as usual, and told.
+The first call looks for a cache entry and loads its variants without tracing, converting or compiling. If the
+guards of all variants fail, the call is compiled and added to the entry. Calls run without gradients. A call
+that cannot be cached is compiled by `torch.compile`, with a warning.
 """
 
 from __future__ import annotations
@@ -36,24 +36,28 @@ from torchair.core.torch_private.dynamo.frames import (
 from torchair.core.torch_private.dynamo.guards import OtherCall
 
 MOST = 8
-"""Variants of one method; calls beyond are compiled as usual, and not kept."""
+"""The maximum number of variants of one method. Further calls are compiled, but not cached."""
 _LATE = {
     "make_backend": "torchair.backend.dynamo.entry_points",
     "trace_collectives": "torchair.ops.distributed.distributed_calls",
 }
+NO_ENTRY = "no cache entry was found"
 Find = Callable[[Any], CacheLocation]
 
 
 @dataclass(frozen=True)
 class PendingEntry:
-    """A variant that no call has asked for yet."""
+    """A cached variant that no call has needed yet."""
 
     frame: Frame
     files: Mapping[str, bytes]
 
 
 class CachedMethod:
-    """Called like the method. `find` says where it is kept; nowhere if that is None."""
+    """A method with cached compilations, called like the method itself.
+
+    `find` returns the location of its cache entry; if it is None, nothing is read or written.
+    """
 
     def __init__(self, method: Any, how: CompileArgs, find: Find | None) -> None:
         self.method = method
@@ -70,12 +74,12 @@ class CachedMethod:
         self._missed = ""
         self._usual: Callable[..., Any] | None = None
         self.compiles = True
-        """Are calls compiled that nothing was kept for? Else they are refused."""
+        """Whether a call without a cached variant is compiled; otherwise it raises `BadCall`."""
         self.misses = list[str]()
-        """Why calls were compiled."""
+        """The reasons of cache misses."""
 
     def __reduce__(self) -> Any:
-        """A copy, for a copied module: it finds what this one has kept."""
+        """Support copies of the module: the copy uses the same cache entry."""
         return CachedMethod, (self.method, self.how, self._find)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -85,18 +89,18 @@ class CachedMethod:
             ready = self._ready(self._scope(args, kwargs))
             if ready is not None:
                 return ready.function(*self._head, *args, **kwargs)
-            return self._unknown(args, kwargs)
+            return self._call_unmatched(args, kwargs)
 
     @property
     def variants(self) -> list[CacheVariant]:
-        """What serves calls, so far."""
+        """The variants that were loaded or compiled so far."""
         return [variant for _, variant in self._variants]
 
     def _ready(self, scope: dict[str, Any]) -> Ready | None:
         return next((ready for ready, _ in self._variants if ready.matches(scope)), None)
 
     def _scope(self, args: Any, kwargs: Any) -> dict[str, Any]:
-        """The local variables that a call begins with."""
+        """Return the local variables at the start of a call."""
         scope = self._bind(*self._head, *args, **kwargs)
         function = self._function
         if function.__closure__:
@@ -106,8 +110,8 @@ class CachedMethod:
             }
         return scope
 
-    def _unknown(self, args: Any, kwargs: Any) -> Any:
-        """The result of a call that no variant was for when it came."""
+    def _call_unmatched(self, args: Any, kwargs: Any) -> Any:
+        """Serve a call that none of the loaded variants matched: load a variant, or compile one."""
         scope = self._scope(args, kwargs)
         is_new = False
         with self._lock:
@@ -116,9 +120,9 @@ class CachedMethod:
             if ready is None:
                 ready, why = self._woken(scope)
             if ready is None and self._usual is None:
-                ready, is_new = self._made(args, kwargs, scope, why), True
+                ready, is_new = self._compile(args, kwargs, scope, why), True
         if ready is None:
-            assert self._usual is not None, "what is not kept is compiled as usual"
+            assert self._usual is not None, "a method that is not cached has a usual compilation"
             return self._usual(*args, **kwargs)
         result = ready.function(*self._head, *args, **kwargs)
         if is_new:
@@ -126,9 +130,9 @@ class CachedMethod:
         return result
 
     def _woken(self, scope: dict[str, Any]) -> tuple[Ready | None, str]:
-        """Of what was kept, the variant for this call is loaded; or why there is none."""
+        """Load the cached variant that matches this call; otherwise return the reasons of all mismatches."""
         if self._waiting and distributed.is_available() and distributed.is_initialized():
-            # What was traced in place of collectives is among what guards look at.
+            # Guards also check the functions that replace collectives in traced code.
             lazy_getattr("torchair.ops", _LATE, "trace_collectives")()
         whys = [ready.why_not(dict(scope)) for ready, _ in self._variants]
         for row in list(self._waiting):
@@ -154,15 +158,19 @@ class CachedMethod:
             return ready, ""
         return None, "; ".join(whys)
 
-    def _made(self, args: Any, kwargs: Any, scope: dict[str, Any], why: str) -> Ready | None:
-        """A new variant; None where the call must be compiled as usual."""
-        why = why or self._missed or "nothing was kept"
+    def _compile(self, args: Any, kwargs: Any, scope: dict[str, Any], why: str) -> Ready | None:
+        """Compile a new variant; None if it cannot be cached, so that `_usual` serves the call."""
+        why = why or self._missed or NO_ENTRY
         if not self.compiles:
-            raise BadCall("this was not compiled for such a call", got=why)
+            raise BadCall(
+                f"no compiled variant of {self._function.__qualname__} matches this call",
+                got=why,
+                next="compile and save it for a call like this one",
+            )
         self.misses.append(why)
         logger.info("%s is compiled: %s", self._function.__qualname__, why)
         if len(self._variants) >= MOST:
-            self._give_up(f"it was compiled {MOST} times for other calls")
+            self._give_up(f"it was compiled {MOST} times already, for calls that differ from this one")
             return None
         try:
             frame, compiled = capture_frame(self.method, args, kwargs, self._backend(), self.how.dynamic)
@@ -175,16 +183,16 @@ class CachedMethod:
         return ready
 
     def _checked(self, variant: CacheVariant, scope: dict[str, Any]) -> Ready:
-        """`NotSerializable` where guards are lost on the way through a file."""
+        """Check that a variant survives serialization; raise `NotSerializable` if its guards do not."""
         try:
             frame = Frame.unpack(variant.frame.pack())
             return Ready(frame, self._function, scope, lambda: variant.compiled)
         except OtherCall as error:
-            raise NotSerializable(f"its guards do not hold once they are written: {error.what}") from error
+            raise NotSerializable(f"its guards fail after serialization: {error.what}") from error
         except NotSerializable:
             raise
         except Exception as error:
-            raise NotSerializable(f"its guards cannot be made again: {first_line(error)}") from error
+            raise NotSerializable(f"its guards cannot be deserialized: {first_line(error)}") from error
 
     def _backend(self) -> Callable[..., Any]:
         make = lazy_getattr("torchair.backend", _LATE, "make_backend")
@@ -198,18 +206,18 @@ class CachedMethod:
 
     def _give_up(self, why: str) -> None:
         self._usual = usual_compile(self.method, self._backend(), self.how.dynamic)
-        self._tell(why)
+        self._warn_not_cached(why)
 
-    def _tell(self, why: str) -> None:
+    def _warn_not_cached(self, why: str) -> None:
         name = self._function.__qualname__
-        Diagnostics().add(f"{name} is compiled in each process, and not kept: {why}")
+        Diagnostics().add(f"{name} is not cached, so each process compiles it again: {why}")
 
     def place(self) -> CacheLocation | None:
-        """Where it is kept."""
+        """Return the location of the cache entry."""
         return None if self._find is None else self._find(self.method)
 
     def load(self) -> None:
-        """The variants that an earlier process kept. What somebody else may have written is not looked at."""
+        """Read the variants that earlier processes cached. Files that other users can write are not read."""
         if self._is_loaded:
             return
         self._is_loaded = True
@@ -225,13 +233,17 @@ class CachedMethod:
                 logger.info("%s: %s", place.key, miss)
         except (NotTrusted, NotPossible, BadEntry) as error:
             self.misses.append(error.what)
-            Diagnostics().add(f"{self._function.__qualname__}: what was kept is not used: {error.what}")
+            name = self._function.__qualname__
+            Diagnostics().add(
+                f"the cache entry of {name} is ignored: {error.what}",
+                next="delete the entry, or choose another cache_dir",
+            )
             return
         self.take(rows)
 
     def take(self, rows: Sequence[Mapping[str, bytes]]) -> None:
-        """Variants as files wait for calls that they are for; those are left out that are of other sources,
-        or cannot be read.
+        """Add serialized variants, which are loaded when a call needs them. Skip variants that cannot be read
+        or whose source code has changed.
         """
         for files in rows:
             try:
@@ -244,14 +256,17 @@ class CachedMethod:
                 self._waiting.append(PendingEntry(frame, files))
             else:
                 self._missed = why
-                logger.info("%s: what was kept is not used: %s", self._function.__qualname__, why)
+                logger.info("a cached variant of %s is ignored: %s", self._function.__qualname__, why)
 
     def _unreadable(self, why: str) -> None:
         self.misses.append(why)
-        Diagnostics().add(f"{self._function.__qualname__}: what was kept cannot be loaded: {why}")
+        Diagnostics().add(f"a cached variant of {self._function.__qualname__} cannot be loaded: {why}")
 
     def write(self) -> bool:
-        """Keep the variants, and again once their better programs are there. Are they kept?"""
+        """Write the variants to the cache; return whether that succeeded.
+
+        This happens once after a compile, and once more when the optimized programs are ready.
+        """
         with self._lock:
             if not all(variant.can_be_kept for variant in self.variants):
                 return False
@@ -265,13 +280,13 @@ class CachedMethod:
                 ]
                 place.store.put(place.key, files_of(self._function, self.how, rows[:MOST]), place.facts)
             except (NotPossible, OSError) as error:
-                self._tell(first_line(error))
+                self._warn_not_cached(first_line(error))
                 return False
             return True
 
 
 def _write(owner: weakref.ref[Any]) -> None:
-    """The better program of a variant is there."""
+    """Write the variants again when an optimized program is ready."""
     if (cached := owner()) is not None:
         cached.write()
 
@@ -281,24 +296,25 @@ def _profiled() -> Any:
 
 
 def binder(function: Any) -> Callable[..., dict[str, Any]]:
-    """`function`'s arguments -> its local variables by name, as Python binds them; without the cost of
-    `Signature.bind`.
+    """Return a function that binds arguments to local variables by name, as a call of `function` does.
+
+    It is faster than `Signature.bind`.
     """
-    rows = list(inspect.signature(function, follow_wrapped=False).parameters.values())
-    scope = {f"_default_{place}": row.default for place, row in enumerate(rows)}
-    parts = [_parameter(place, row) for place, row in enumerate(rows)]
-    positional = [place for place, row in enumerate(rows) if row.kind is row.POSITIONAL_ONLY]
-    by_name = [place for place, row in enumerate(rows) if row.kind is row.KEYWORD_ONLY]
-    if by_name and not any(row.kind is row.VAR_POSITIONAL for row in rows):
-        parts.insert(by_name[0], "*")
+    parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+    scope = {f"_default_{index}": each.default for index, each in enumerate(parameters)}
+    parts = [_parameter(index, each) for index, each in enumerate(parameters)]
+    positional = [index for index, each in enumerate(parameters) if each.kind is each.POSITIONAL_ONLY]
+    keyword_only = [index for index, each in enumerate(parameters) if each.kind is each.KEYWORD_ONLY]
+    if keyword_only and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        parts.insert(keyword_only[0], "*")
     if positional:
         parts.insert(positional[-1] + 1, "/")
-    items = ", ".join(f"{row.name!r}: {row.name}" for row in rows)
+    items = ", ".join(f"{each.name!r}: {each.name}" for each in parameters)
     exec(f"def bind({', '.join(parts)}): return {{{items}}}", scope)
     return scope["bind"]
 
 
-def _parameter(place: int, row: inspect.Parameter) -> str:
-    star = {row.VAR_POSITIONAL: "*", row.VAR_KEYWORD: "**"}.get(row.kind, "")
-    default = "" if row.default is row.empty else f"=_default_{place}"
-    return f"{star}{row.name}{default}"
+def _parameter(index: int, parameter: inspect.Parameter) -> str:
+    star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    default = "" if parameter.default is parameter.empty else f"=_default_{index}"
+    return f"{star}{parameter.name}{default}"

@@ -1,4 +1,4 @@
-"""A kept compilation: variants of one method, each the frame that Dynamo made and the program it calls."""
+"""A cache entry: the variants of one method, each with the frame that Dynamo compiled and its program."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ DEFINED = {
     rb"delta_rule": "torchair.ops.numerics.delta_rule",
     rb"(?<![a-z])npu(?![a-z_])": "torchair.ops.npu",
 }
-"""Operators of ours that a program may call, as their names stand in it, and who defines them: that is not
-loaded where it is not needed.
+"""Patterns of built-in operator names in a serialized program, and the modules that define the operators.
+These modules are imported only if a program needs them.
 """
 META, FRAME, PROGRAM, TEXT, WHY = "meta", "frame", "program", "text", "why"
 VARIANT = (FRAME, PROGRAM, TEXT, WHY)
@@ -36,31 +36,31 @@ VARIANT = (FRAME, PROGRAM, TEXT, WHY)
 
 @dataclass(frozen=True)
 class CacheVariant:
-    """What serves calls of one kind."""
+    """One compilation of a method, for the calls that its guards accept."""
 
     frame: Frame
     compiled: Callable[..., Any]
-    """What the frame calls."""
+    """The function that the frame calls."""
 
     kept: RuntimeWrapper | None
-    """The same as data; None where AOTAutograd has more to do around it."""
+    """`compiled` as data; None if AOTAutograd's runtime wrappers are needed."""
     why: str = ""
-    """Why it was compiled."""
+    """The reason of the cache miss."""
 
     @staticmethod
     def made(frame: Frame, compiled: Callable[..., Any], why: str) -> CacheVariant:
-        """Of a fresh compile; calls go the way they will go when it is loaded."""
+        """Create the variant of a new compile. Its calls take the same path as after loading."""
         kept: RuntimeWrapper | None = getattr(compiled, "kept", None)
         return CacheVariant(frame, compiled if kept is None else kept.call(), kept, why)
 
     @property
     def awaited(self) -> PendingProgram | None:
-        """A better program that is on its way."""
+        """The optimized program that replaces the current one when it is ready."""
         return None if self.kept is None else self.kept.runner.awaited
 
     @property
     def can_be_kept(self) -> bool:
-        """Not before the better program is there, where another process could not order it."""
+        """False while an optimized program is being compiled that another process could not request."""
         return self._under_way is None or self._under_way.recipe() is not None
 
     @property
@@ -69,34 +69,34 @@ class CacheVariant:
         return None if pending is None or pending.is_done.is_set() else pending
 
     def files(self) -> dict[str, bytes]:
-        """As data; `NotPossible` says what is none."""
+        """Serialize the variant; raise `NotPossible` if a part of it cannot be serialized."""
         if self.kept is None:
-            raise NotPossible("AOTAutograd has work to do around the compiled graph that is not kept")
+            raise NotPossible("AOTAutograd's runtime wrappers of the graph cannot be serialized")
         strategy = self.kept.runner.strategy
         if any(getattr(strategy, name, None) is not None for name in ("_specialist", "_programs")):
-            raise NotPossible("it has programs for single sizes (gears, static kernels), which are not kept")
+            raise NotPossible("its programs for single sizes (gears, static kernels) cannot be serialized")
         pending = self._under_way
-        artefact = CompiledArtifact.of(self.kept.runner, None if pending is None else pending.recipe())
-        program = (artefact, replace(self.kept, runner=None))  # type: ignore[arg-type]
+        artifact = CompiledArtifact.of(self.kept.runner, None if pending is None else pending.recipe())
+        program = (artifact, replace(self.kept, runner=None))  # type: ignore[arg-type]
         texts = {TEXT: self.frame.text.encode(), WHY: self.why.encode()}
         return {FRAME: self.frame.pack(), PROGRAM: pack(program), **texts}
 
     @staticmethod
     def of(frame: Frame, files: Mapping[str, bytes]) -> CacheVariant:
-        """What was written, with its frame, which was looked at before."""
+        """Load a serialized variant; its frame has been unpacked already."""
         for mark, module in DEFINED.items():
             if re.search(mark, files[PROGRAM]):
                 importlib.import_module(module)
         match unpack(files[PROGRAM]):
-            case (CompiledArtifact() as artefact, RuntimeWrapper() as layers):
-                kept = replace(layers, runner=artefact.runner())
+            case (CompiledArtifact() as artifact, RuntimeWrapper() as wrapper):
+                kept = replace(wrapper, runner=artifact.runner())
                 return CacheVariant(frame, kept.call(), kept, files[WHY].decode())
             case _:
-                raise BadEntry("this is no program")
+                raise BadEntry("invalid cache entry: its program cannot be read")
 
 
 def files_of(function: Any, how: CompileArgs, variants: Iterable[Mapping[str, bytes]]) -> dict[str, bytes]:
-    """The files of an entry."""
+    """Return the files of an entry."""
     rows = list(variants)
     meta = {
         "module": function.__module__,
@@ -115,39 +115,43 @@ def files_of(function: Any, how: CompileArgs, variants: Iterable[Mapping[str, by
 
 
 def meta_of(files: Mapping[str, bytes]) -> dict[str, Any]:
-    """What an entry says of itself; `BadEntry` where it is of another version, or not complete."""
+    """Return the metadata of an entry; raise `BadEntry` if it is incomplete or has another version."""
     try:
         meta = json.loads(files[META])
         version, numbers = meta["version"], range(meta["variants"])
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         problem = f"{type(error).__name__}: {first_line(error)}"
-        raise BadEntry(f"its file {META!r} does not describe a compilation: {problem}") from error
+        raise BadEntry(f"invalid cache entry: its file {META!r} cannot be read: {problem}") from error
     if version != VERSION:
-        raise BadEntry(f"a compilation of version {version}", near=f"this is {VERSION}")
+        raise BadEntry(
+            f"the cache entry has version {version}",
+            near=f"this torchair reads version {VERSION}",
+            next="compile the model again",
+        )
     needed = (f"{number}/{name}" for number in numbers for name in VARIANT)
     if missing := next((name for name in needed if name not in files), ""):
-        raise BadEntry(f"it has no file {missing!r}")
+        raise BadEntry(f"incomplete cache entry: its file {missing!r} is missing")
     return meta
 
 
 def variants_of(files: Mapping[str, bytes]) -> list[dict[str, bytes]]:
-    """The files of each variant."""
+    """Return the files of each variant."""
     return [
         {name: files[f"{number}/{name}"] for name in VARIANT} for number in range(meta_of(files)["variants"])
     ]
 
 
 def readable(files: Mapping[str, bytes], facts: Mapping[str, str]) -> tuple[str, str]:
-    """What an entry contains, as text, and the generated source of its programs."""
+    """Return the content of an entry as text, and the generated source of its programs."""
     options = facts.get("options", "").replace(",", "\n")
     lines = ["=" * WIDTH, *(f"{name}: {value}" for name, value in meta_of(files).items())]
     sources = list[str]()
     for row in variants_of(files):
-        artefact = unpack(row[PROGRAM])[0]
+        artifact = unpack(row[PROGRAM])[0]
         frame = Frame.unpack(row[FRAME])
         lines += [row[TEXT].decode(), _title("compile options"), options, _title("caller frame")]
         lines += [dis.Bytecode(frame.code_object()).dis()]
-        sources.append(str(artefact.code.source))
+        sources.append(str(artifact.code.source))
     return "\n".join(lines), "\n\n".join(sources)
 
 

@@ -1,7 +1,7 @@
-"""Where a compilation is kept, and what it depends on before anything is traced.
+"""The location and the key of a cache entry: everything a compile depends on before tracing.
 
-What only a trace finds out (the code that is inlined, values that are read) is inside the entry, as guards
-and sources.
+Facts that only tracing finds (inlined code, values that were read) are stored inside the entry, as guards and
+sources.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ FOLDER = ".torchair_cache"
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Which of several processes this is, for those who know better than torch.distributed."""
+    """The ranks of this process. They override those of `torch.distributed`."""
 
     global_rank: int | None = None
     tp_rank: int | None = None
     pp_rank: int | None = None
 
     def folder(self) -> str:
-        """The part of the path that is this process's own; empty with one process."""
+        """Return the part of the path that identifies this process; empty for a single process."""
         rank, size = rank_and_size()
         own = rank if self.global_rank is None else self.global_rank
         parts = [f"world{size}global_rank{own}"] if size > 1 else []
@@ -52,18 +52,18 @@ class RankInfo:
 
 @dataclass(frozen=True)
 class CompileArgs:
-    """How a method is compiled."""
+    """The configuration that a method is compiled with."""
 
     config: Config
     dynamic: bool = True
     decompositions: Mapping[Any, Callable[..., Any]] = field(default_factory=dict[Any, Callable[..., Any]])
     marks: tuple[str, ...] = ()
-    """Further parts of the name of the directory."""
+    """Additional parts of the directory name."""
 
 
 @dataclass(frozen=True)
 class CacheLocation:
-    """One entry: its store, its key, and what the key was made of."""
+    """The location of an entry: its store, its key, and the facts that the key is computed from."""
 
     store: ArtifactStore
     key: str
@@ -71,31 +71,31 @@ class CacheLocation:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The path of the entry's file."""
         return self.store.path(self.key)
 
 
 def location_of(method: Any, how: CompileArgs, cache_dir: str | None, ranks: RankInfo) -> CacheLocation:
-    """Where the compilation of a bound method is kept."""
+    """Return the location of the cache entry of a bound method."""
     model = method.__self__
     facts = facts_of(model, method.__name__, how)
     digest = hashlib.md5(repr(sorted(facts.items())).encode(), usedforsecurity=False).hexdigest()
     title = "_".join(
-        [_plain(type(model).__name__), "dynamic" if how.dynamic else "static", *how.marks, digest]
+        [_file_name(type(model).__name__), "dynamic" if how.dynamic else "static", *how.marks, digest]
     )
-    parts = [title, ranks.folder(), _plain(method.__name__)]
+    parts = [title, ranks.folder(), _file_name(method.__name__)]
     return CacheLocation(ArtifactStore(root_of(cache_dir), FILE), "/".join(filter(None, parts)), facts)
 
 
 def root_of(cache_dir: str | None) -> Path:
-    """The directory of all entries."""
+    """Return the directory of all entries: `cache_dir`, `TORCHAIR_CACHE_HOME`, or the default."""
     if cache_dir is not None and not cache_dir:
-        raise BadOption("cache_dir is empty", next="leave it out, or name a directory")
+        raise BadOption("cache_dir is an empty string", next="omit cache_dir, or pass a directory")
     return Path(cache_dir or text_of("TORCHAIR_CACHE_HOME") or FOLDER).expanduser().resolve()
 
 
 def facts_of(model: torch.nn.Module, name: str, how: CompileArgs) -> dict[str, str]:
-    """All that can change the result, as text."""
+    """Return everything that can change the result, as text."""
     options = freeze(how.config)
     paths = sorted(cache_key_paths() & set(options))
     return {
@@ -103,18 +103,18 @@ def facts_of(model: torch.nn.Module, name: str, how: CompileArgs) -> dict[str, s
         "method": name,
         "model": hashlib.md5(str(model).encode(), usedforsecurity=False).hexdigest(),
         "sizes": "dynamic" if how.dynamic else "static",
-        "options": ",".join(f"{path}={_told(options[path], path)}" for path in paths),
+        "options": ",".join(f"{path}={_encode(options[path], path)}" for path in paths),
         "decompositions": ",".join(
-            sorted(f"{op}={_told(fn, str(op))}" for op, fn in how.decompositions.items())
+            sorted(f"{op}={_encode(fn, str(op))}" for op, fn in how.decompositions.items())
         ),
-        "extensions": ",".join(sorted(f"{name}={_told(fn, name)}" for name, fn in EXTENSIONS.items())),
+        "extensions": ",".join(sorted(f"{name}={_encode(fn, name)}" for name, fn in EXTENSIONS.items())),
         "device": ", ".join(sorted(set(map(device_facts, _devices(model))))),
         **facts_of_process(),
     }
 
 
 def facts_of_process() -> dict[str, str]:
-    """Those that no model has a part in."""
+    """Return the facts that do not depend on the model."""
     return {
         "torch": torch_facts(),
         "torch options": torch_options(),
@@ -125,16 +125,16 @@ def facts_of_process() -> dict[str, str]:
     }
 
 
-def _told(value: Any, name: str) -> str:
-    """A value of an option; of a function, what it does."""
+def _encode(value: Any, name: str) -> str:
+    """Return the text of an option's value; for a function, a text that identifies its code."""
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_told(each, name) for each in value)}]"
+        return f"[{', '.join(_encode(each, name) for each in value)}]"
     if not callable(value):
         return repr(value)
     try:
         return " ".join(map(str, behaviour(getattr(value, "__wrapped__", value))))
     except NotPossible as error:
-        raise NotPossible(f"what {name} is cannot be told in another process: {error.what}") from error
+        raise NotPossible(f"another process cannot identify the function of {name}: {error.what}") from error
 
 
 def _devices(model: torch.nn.Module) -> Iterable[torch.device]:
@@ -142,5 +142,5 @@ def _devices(model: torch.nn.Module) -> Iterable[torch.device]:
     return {tensor.device for tensor in tensors}
 
 
-def _plain(name: str) -> str:
+def _file_name(name: str) -> str:
     return re.sub(r"[^\w.+-]", "_", name)

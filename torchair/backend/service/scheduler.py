@@ -263,8 +263,9 @@ class CompileScheduler:
             self._waiting = self._waiting if self._threads else []
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Submit all expected jobs and wait until the queue is empty; return False on timeout. A callback does
-        not wait for the job that it is called for.
+        """Submit all expected jobs and wait until the queue is empty; return False on timeout.
+
+        A callback does not wait for the job that it is called for.
         """
         with self._changed:
             for job in list(self._expected):

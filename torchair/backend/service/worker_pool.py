@@ -30,8 +30,8 @@ from torchair.core.torch_private.compilers.inductor import code_folder, inductor
 
 WORKER_MODULE = "torchair.backend.service.worker_main"
 # The worker uses the `sys.path` of this process, but only after Python has started: a `types.py` next to the
-# user's script must not shadow Python's own. It starts in our scratch directory, because the working directory
-# of this process may have been removed, and changes to that directory if it exists, for relative paths.
+# user's script must not shadow Python's own. It starts in our scratch directory, because the working
+# directory of this process may have been removed. If that exists, it changes to it, for relative paths.
 WORKER = """
 import os, sys
 del sys.argv[0]

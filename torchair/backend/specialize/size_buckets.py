@@ -1,5 +1,7 @@
-"""Gears: an input whose dimension has one of a few sizes. One graph is traced for all of them, guards let in
-just these sizes, and each has a program of its own, compiled for its sizes when it first comes.
+"""Gears: size buckets of an input dimension.
+
+One graph is traced for all sizes, its guards accept exactly these sizes, and each size has its own program,
+which is compiled at the first call of that size.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import torch
 from torch import fx
 
 from torchair.backend.service.request import TensorMetadata, tensor_metadata_of
-from torchair.backend.specialize.static_shapes import specialised
+from torchair.backend.specialize.static_shapes import specialized
 from torchair.capture import PendingProgram
 from torchair.capture.base.layout_enforcer import LayoutEnforcer
 from torchair.capture.base.output_buffers import MaxSizes
@@ -28,61 +30,84 @@ from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import Binding, Reader, Unreadable, is_symbol
 
 NAME = "dim_gears"
-"""The attribute of a tensor that holds its gears."""
+"""The tensor attribute that stores the gears."""
 FEWEST, MOST = 2, 100
+USAGE = "for example: set_dim_gears(x, {0: [2, 4, 8]})"
 
 DimGears = Mapping[int, Sequence[int]]
 Row = tuple[tuple[Any, int], ...]
-"""One gear: the size of each symbol."""
+"""One gear: pairs of a symbol and its size."""
 
 
 def set_dim_gears(t: torch.Tensor, dim_gears: dict[int, Sequence[int]]) -> None:
-    """Say which sizes dimensions of an input will have. To be said of the inputs of the first call, which is
-    compiled in graph mode with `dynamic=True`; later calls have any of these sizes.
+    """Declare the sizes that dimensions of an input can have.
+
+    Call it on the inputs of the first call, which is compiled in graph mode with `dynamic=True`. Later calls
+    may have any of these sizes, and each size gets its own program.
+
+    Args:
+        t: An input of the model.
+        dim_gears: The sizes of each dimension, 2 to 100 of them.
+
+    Raises:
+        BadGears: An argument is invalid, or the tensor already has different gears.
+
+    Example:
+        >>> x = torch.randn(2, 16)
+        >>> set_dim_gears(x, {0: [2, 4, 8]})
+        >>> torch.compile(model, backend="npu", dynamic=True)(x)
     """
     if not isinstance(t, torch.Tensor):
-        raise BadGears("gears are those of a tensor", got=type(t).__name__)
+        raise BadGears(
+            "set_dim_gears() expects a torch.Tensor as its first argument", got=type(t).__name__, next=USAGE
+        )
     if not isinstance(dim_gears, dict):
-        raise BadGears("gears are a dict of dimensions and their sizes", got=type(dim_gears).__name__)
+        raise BadGears("'dim_gears' must be a dict of dimensions and sizes", got=repr(dim_gears), next=USAGE)
     if not dim_gears:
-        raise BadGears("the gears name no dimension", got="{}", next="give its sizes: {0: [2, 4]}")
+        raise BadGears("'dim_gears' is an empty dict", next=USAGE)
     known = getattr(t, NAME, None)
-    if known is not None and known != _listed(dim_gears):
-        raise BadGears("the tensor has other gears already", got=f"{dim_gears} and before {known}")
+    if known is not None and known != _as_lists(dim_gears):
+        raise BadGears(
+            "the tensor already has different gears",
+            got=f"{dim_gears}, previously {known}",
+            next="pass the same gears, or set them on another tensor",
+        )
     for dim, sizes in dim_gears.items():
         _check(t, dim, sizes)
     for dim, sizes in dim_gears.items():
-        # Torch makes no symbol of a size of 0 or 1: such a call is compiled for itself. Where one other size
-        # is left, it is a number in the graph, which torch refuses where the dimension is marked.
+        # Torch specializes on sizes 0 and 1, so such a call is compiled separately. If only one other size is
+        # left, it is a constant in the graph, and torch raises an error if the dimension is marked dynamic.
         if t.size(dim) > 1 and len({size for size in sizes if size > 1}) > 1:
             mark_dynamic(t, dim)
-    setattr(t, NAME, _listed(dim_gears))
+    setattr(t, NAME, _as_lists(dim_gears))
 
 
-def _listed(dim_gears: dict[int, Sequence[int]]) -> dict[int, Any]:
-    """A copy, with tuples and lists alike."""
+def _as_lists(dim_gears: dict[int, Sequence[int]]) -> dict[int, Any]:
+    """Copy the gears, with tuples as lists, so that copies can be compared."""
     pairs = dim_gears.items()
     return {dim: list(sizes) if isinstance(sizes, list | tuple) else sizes for dim, sizes in pairs}
 
 
 def _check(t: torch.Tensor, dim: Any, sizes: Any) -> None:
     if isinstance(dim, bool) or not isinstance(dim, int):
-        raise BadGears("a dimension is an int", got=repr(dim))
+        raise BadGears("a dimension in 'dim_gears' must be an int", got=repr(dim), next=USAGE)
     if not 0 <= dim < t.dim():
-        raise BadGears("the tensor has no such dimension", got=str(dim), near=f"0 to {t.dim() - 1}")
+        raise BadGears(f"the tensor has no dimension {dim}", near=f"dimensions 0 to {t.dim() - 1}")
     if not isinstance(sizes, list | tuple):
-        raise BadGears(f"the gears of dimension {dim} are a list or a tuple", got=type(sizes).__name__)
+        raise BadGears(f"the gears of dimension {dim} must be a list or a tuple", got=repr(sizes), next=USAGE)
     wrong = [size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size <= 0]
     if wrong:
-        raise BadGears(f"the gears of dimension {dim} are sizes of 1 and more", got=repr(wrong[0]))
-    # A size may come twice: with gears of another input, the entries of one place are one gear.
+        raise BadGears(f"the gears of dimension {dim} must be positive ints", got=repr(wrong[0]), next=USAGE)
+    # A size may occur twice: with the policy 'zip', equal positions of several inputs are one gear.
     if not FEWEST <= len(sizes) <= MOST:
-        raise BadGears(f"a dimension has {FEWEST} to {MOST} gears", got=f"{len(sizes)} of dimension {dim}")
+        raise BadGears(
+            f"dimension {dim} must have {FEWEST} to {MOST} gears", got=f"{len(sizes)} gears", next=USAGE
+        )
 
 
 @dataclass(frozen=True)
 class Gears:
-    """The sizes that a graph is compiled for."""
+    """The combinations of sizes that a graph is compiled for."""
 
     rows: tuple[Row, ...]
 
@@ -90,40 +115,40 @@ class Gears:
         return row in self.rows
 
     def of(self, args: Sequence[Any], binding: Binding) -> Row:
-        """The gear of a call; none of ours where its arguments do not tell."""
+        """Return the sizes of a call; a size that its arguments do not determine is 0."""
         values = binding.reader(args).values
         return tuple((symbol, values.get(symbol, 0)) for symbol, _ in self.rows[0])
 
 
 def room_of(gears: Gears, inputs: Sequence[Any], layouts: Sequence[Layout | None]) -> MaxSizes:
-    """The bytes that inputs, and outputs of their own memory, take in the largest of these gears."""
+    """Return the bytes of inputs, and of outputs with their own memory, for the largest of these gears."""
     largest = [row for row in gears.rows if not any(_is_below(row, other) for other in gears.rows)]
     readers = [Reader(dict(row)) for row in largest]
     tensors = {
-        place: replace(layout_of(value), offset=0)
-        for place, value in enumerate(inputs)
+        index: replace(layout_of(value), offset=0)
+        for index, value in enumerate(inputs)
         if isinstance(value, torch.Tensor) and value.layout is torch.strided
     }
-    # Together, what lies in one storage: it has the bytes up to the last element of any.
+    # Outputs that share a storage need the bytes up to the last element of any of them.
     storages: dict[int, int] = {}
-    owned = {place: layout for place, layout in enumerate(layouts) if layout and layout.base is None}
+    owned = {index: layout for index, layout in enumerate(layouts) if layout and layout.base is None}
     for layout in owned.values():
-        reach = max(_reach(layout, read) for read in readers)
-        storages[layout.storage] = max(reach, storages.get(layout.storage, 0))
+        extent = max(_extent(layout, read) for read in readers)
+        storages[layout.storage] = max(extent, storages.get(layout.storage, 0))
     return MaxSizes(
-        {place: max(_reach(layout, read) for read in readers) for place, layout in tensors.items()},
-        {place: storages[layout.storage] for place, layout in owned.items()},
+        {index: max(_extent(layout, read) for read in readers) for index, layout in tensors.items()},
+        {index: storages[layout.storage] for index, layout in owned.items()},
     )
 
 
 def _is_below(row: Row, other: Row) -> bool:
-    """Is another gear as large in every size, and larger in one?"""
+    """Whether the other gear is at least as large in every size, and larger in one."""
     pairs = [(mine, theirs) for (_, mine), (_, theirs) in zip(row, other, strict=True)]
     return row != other and all(mine <= theirs for mine, theirs in pairs)
 
 
-def _reach(layout: Layout, read: Reader) -> int:
-    """Bytes up to the last element; 0 where there is none, or nobody knows."""
+def _extent(layout: Layout, read: Reader) -> int:
+    """Return the bytes up to the last element; 0 if the tensor is empty or a size is unknown."""
     try:
         sizes, strides, start = map(read, layout.sizes), map(read, layout.strides), read(layout.offset)
         pairs = list(zip(sizes, strides, strict=True))
@@ -136,15 +161,16 @@ def _reach(layout: Layout, read: Reader) -> int:
 
 
 def has_gears(inputs: Sequence[Any]) -> bool:
-    """Are gears set on one of these?"""
+    """Whether any input has gears."""
     return any(getattr(value, NAME, None) for value in inputs)
 
 
 def gears_of(
     gm: fx.GraphModule, inputs: Sequence[Any], policy: str, degradations: Diagnostics
 ) -> Gears | None:
-    """The gears of the inputs of Dynamo's graph, none where none are set; from here on, guards let in just
-    these sizes, and for all other dimensions the sizes of this call.
+    """Return the gears of the inputs of Dynamo's graph, or None if none are set.
+
+    This adds guards that accept exactly these sizes, and only the sizes of this call for other dimensions.
     """
     if not has_gears(inputs):
         return None
@@ -158,12 +184,16 @@ def gears_of(
     if not dynamic:
         if all(size in (0, 1) for _, size, _ in dims):
             degradations.add(
-                "a call of size 1 is compiled for itself, and its gears are not those of other calls",
-                next="set them also on the inputs of the first call with a larger size",
+                "gears are ignored for a call of size 0 or 1, which torch compiles separately",
+                next="also set the gears on the inputs of the first call with a larger size",
                 here=True,
             )
             return None
-        raise BadGears("no dimension with gears is dynamic", next="compile with dynamic=True")
+        raise BadGears(
+            "no dimension with gears is dynamic",
+            got=", ".join(f"{name}: size {size}" for name, size, _ in dims),
+            next="call torch.compile with dynamic=True",
+        )
     for name, size, sizes in dynamic:
         _guard(name, size, sorted({number for number in sizes if number > 1}))
     geared = {symbol for _, size, _ in dynamic for symbol in size.node.expr.free_symbols}
@@ -172,11 +202,11 @@ def gears_of(
             if is_symbol(size) and not size.node.expr.free_symbols & geared:
                 int(size)
     rows = _rows(dynamic, policy)
-    return Gears(rows) if geared else None  # where one size is left of each, the graph has no others
+    return Gears(rows) if geared else None  # if each dimension has one size left, the graph has no symbols
 
 
 def _tensors(gm: fx.GraphModule, inputs: Sequence[Any]) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Of each tensor its name, itself, and what Dynamo knows of it."""
+    """Return the name of each tensor, the tensor, and Dynamo's fake tensor for it."""
     pairs = zip(placeholders(gm), inputs, strict=True)
     return [
         (node.name, given, node.meta.get("example_value", given))
@@ -186,10 +216,14 @@ def _tensors(gm: fx.GraphModule, inputs: Sequence[Any]) -> list[tuple[str, torch
 
 
 def _guard(name: str, size: torch.SymInt, sizes: Sequence[int]) -> None:
-    """Pairs of neighbours, as one condition of many sizes is more than torch can read."""
+    """Guard on pairs of neighboring sizes: torch cannot evaluate one condition on many sizes."""
     now = int(size.node.hint)
     if now not in sizes:
-        raise BadGears(f"a dimension of {name} has none of its gears", got=f"{now} of {list(sizes)}")
+        raise BadGears(
+            f"the size of input {name} is not one of its gears",
+            got=f"size {now}, gears {list(sizes)}",
+            next="add this size to the gears, or call the model with one of these sizes",
+        )
     is_admitted = bool(size >= sizes[0]) and bool(size <= sizes[-1])
     for left, right in itertools.pairwise(sizes):
         is_admitted = is_admitted and bool((size <= left) | (size >= right))
@@ -197,21 +231,29 @@ def _guard(name: str, size: torch.SymInt, sizes: Sequence[int]) -> None:
 
 
 def _rows(dims: Sequence[tuple[str, torch.SymInt, Sequence[int]]], policy: str) -> tuple[Row, ...]:
-    """How the gears of several dimensions combine."""
+    """Combine the gears of several dimensions by the merge policy."""
     lists = [sizes for _, _, sizes in dims]
     if policy == "zip" and len({len(sizes) for sizes in lists}) > 1:
         lengths = ", ".join(f"{len(sizes)} of {name}" for name, _, sizes in dims)
-        raise BadGears("gears that are taken together are equally many", got=lengths, next=PRODUCT)
+        raise BadGears(
+            "with dynamic_gears_merge_policy='zip', all dimensions must have equally many gears",
+            got=lengths,
+            next=PRODUCT,
+        )
     combined = zip(*lists, strict=True) if policy == "zip" else itertools.product(*lists)
     rows: dict[Row, None] = {}
     for sizes in combined:
         row: dict[Any, int] = {}
-        # A symbol that two dimensions share has one size, and so has what is a number by now.
+        # A symbol that two dimensions share must have one size, and a constant dimension its own.
         fits = [_fits(size.node.expr, number, row) for (_, size, _), number in zip(dims, sizes, strict=True)]
         if all(fits):
             rows[tuple(row.items())] = None
         if len(rows) > MOST:
-            raise BadGears(f"there are more than {MOST} gears", got=f"policy {policy!r}")
+            raise BadGears(
+                f"the gears of all dimensions combine to more than {MOST} gears",
+                got=f"dynamic_gears_merge_policy={policy!r}",
+                next="set fewer gears, or use the policy 'zip'",
+            )
     return tuple(rows)
 
 
@@ -219,15 +261,15 @@ def _fits(expr: Any, number: int, row: dict[Any, int]) -> bool:
     return row.setdefault(expr, number) == number if expr.free_symbols else expr == number
 
 
-PRODUCT = "inference_config.dynamic_gears_merge_policy = 'product' takes each with each"
+PRODUCT = "set inference_config.dynamic_gears_merge_policy = 'product' to combine every size with every other"
 
 Make = Callable[[fx.GraphModule, list[Any], FakeTensorMode], Program]
-"""Compiles a graph of fixed sizes, with these fake inputs."""
+"""Compile a graph of fixed sizes, with fake inputs."""
 
 
 @dataclass(frozen=True)
 class GearPrograms:
-    """Programs for the gears of one graph."""
+    """Create the programs for the gears of one graph."""
 
     gm: fx.GraphModule
     gears: Gears
@@ -235,10 +277,12 @@ class GearPrograms:
     contract: OutputLayouts
     degradations: Diagnostics
     make: Make
-    lost_in_pieces: str = "a graph with gears is recorded in pieces, by the program for all sizes"
+    lost_in_pieces: str = (
+        "a graph with gears is partitioned for recording, so the dynamic program serves all gears"
+    )
 
     def __call__(self, key: Hashable, args: Sequence[Any]) -> PendingProgram | None:
-        """The program of this key; None where the sizes are no gear, which the common program serves."""
+        """Return the program for this key; None if its sizes are not a gear."""
         return (
             GearProgram(self, tensor_metadata_of(args))
             if self.gears.of(args, self.binding) in self.gears
@@ -247,25 +291,27 @@ class GearPrograms:
 
 
 class GearProgram(PendingProgram):
-    """One program, compiled by who takes it."""
+    """The program of one gear, compiled by the thread that calls `take`."""
 
-    def __init__(self, programs: GearPrograms, likes: Sequence[TensorMetadata | Any]) -> None:
+    def __init__(self, programs: GearPrograms, specs: Sequence[TensorMetadata | Any]) -> None:
         super().__init__()
-        self._programs, self._likes = programs, likes
+        self._programs, self._specs = programs, specs
         self.is_done.set()
 
     def take(self) -> Program | None:
-        """For these sizes; None where that fails, which is told."""
+        """Compile the program for these sizes; warn and return None if that fails."""
         programs = self._programs
         try:
-            made = specialised(programs.gm, self._likes)
+            gm = specialized(programs.gm, self._specs)
             mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
             with faking(mode):
-                inputs = [like.make() if isinstance(like, TensorMetadata) else like for like in self._likes]
-            fake_tensor_prop(made, mode, inputs)
-            program = programs.make(made, inputs, mode)
+                inputs = [spec.make() if isinstance(spec, TensorMetadata) else spec for spec in self._specs]
+            fake_tensor_prop(gm, mode, inputs)
+            program = programs.make(gm, inputs, mode)
         except Exception as error:
-            what = f"a gear is served by the program for all sizes: {first_line(error)}"
+            what = (
+                f"cannot compile a program for a gear, so the dynamic program serves it: {first_line(error)}"
+            )
             programs.degradations.add(what, here=True)
             return None
         return LayoutEnforcer(program, programs.contract, (), programs.degradations)

@@ -1,7 +1,7 @@
-"""Kernels for the very shapes of a recording, compiled in the background while the plain recording serves.
+"""Kernels for the shapes of one recording, compiled in the background while a dynamic recording serves.
 
-With a build directory, the cache is there, in `static_kernel_compile_outputs/static_kernel_cache`, and beside
-it each order leaves a folder with what was ordered and what the compiler said.
+With a build directory, the kernel cache is `static_kernel_compile_outputs/static_kernel_cache` in it. Next to
+the cache, each request has a directory with the request and the compiler's output.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ OUTPUTS = "static_kernel_compile_outputs"
 
 
 def outputs_below(build_dir: str | None) -> str:
-    """Where things are built if a directory was named."""
+    """Return the output directory below the build directory; empty if there is none."""
     return "" if build_dir is None else os.path.abspath(os.path.join(build_dir, OUTPUTS))
 
 
 def is_wanted(symbol: int, values: Collection[int] | None, args: Sequence[Any]) -> bool:
-    """Is this number among the arguments one of these values? All are, where there are none to pick from."""
+    """Whether the int argument at position `symbol` has one of these values; True if `values` is None."""
     numbers = [arg for arg in args if isinstance(arg, int)]
     return values is None or any(number in values for number in numbers[symbol : symbol + 1])
 
 
 @dataclass(frozen=True)
 class StaticShapeCompiler:
-    """Programs for the keys of one graph."""
+    """Compile programs for single keys of one graph in the background."""
 
     gm: fx.GraphModule
     name: str
@@ -53,35 +53,35 @@ class StaticShapeCompiler:
     contract: OutputLayouts
     degradations: Diagnostics
     root: str = ""
-    """Of what is built, see `Order`."""
+    """The build directory, see `CompileRequest`."""
     wanted: Callable[[Sequence[Any]], bool] = lambda args: True
-    """Are these arguments worth it?"""
+    """Whether to compile for these arguments."""
     kinds: tuple[str, ...] = ("inductor",)
     limits: CompileBudget = NO_LIMITS
     at_once: bool = True
-    """And not when a key comes again."""
+    """Whether to submit at the first call of a key, instead of a later one."""
 
     def __call__(self, key: Hashable, args: Sequence[Any]) -> PendingProgram | None:
-        """Start compiling for this key; None when it is not wanted or cannot be sent."""
+        """Create the compile job for this key; None if the key is not selected or cannot be serialized."""
         if not self.wanted(args):
             return None
-        if why := why_not_here():
+        if why := unsupported_reason():
             self.degradations.add(f"static kernels of {self.name} are not compiled: {why}")
             return None
         title, ground = f"{self.name} {format_key(key)}", DeviceMapping.of(self.gm)
-        likes = tensor_metadata_of(args, ground.device_there)
+        specs = tensor_metadata_of(args, ground.device_there)
         try:
-            made = specialised(ground.graph(self.gm), likes)
+            gm = specialized(ground.graph(self.gm), specs)
         except Exception as error:
             self.degradations.add(f"static kernels for {title} are not compiled: {last_line(str(error))}")
             return None
-        how, kinds, around = self.how, self.kinds, TorchState.now()
+        how, kinds, state = self.how, self.kinds, TorchState.now()
         task = CompileTask(
             title,
             [
                 Subtask(
                     lambda: CompileRequest(
-                        dump_graph(made), likes, how, kinds, surroundings=around, root=self.root
+                        dump_graph(gm), specs, how, kinds, surroundings=state, root=self.root
                     )
                 )
             ],
@@ -95,28 +95,30 @@ class StaticShapeCompiler:
 
 
 def world_size() -> int:
-    """How many processes work together."""
+    """Return the number of processes of `torch.distributed`; 1 if it is not initialized."""
     grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_world_size() if grouped else 1
 
 
-def why_not_here() -> str:
-    """With several processes, each must know how many of them share its machine."""
+def unsupported_reason() -> str:
+    """Return why static kernels cannot be compiled: with several processes, `LOCAL_WORLD_SIZE` must say how
+    many of them share this machine.
+    """
     world, local = world_size(), text_of(LOCAL)
     if world == 1 or (local.isdecimal() and int(local) > 0 and world % int(local) == 0):
         return ""
-    return f"there are {world} processes, and {LOCAL} is {local!r}, not a number that divides them"
+    return f"there are {world} processes, but {LOCAL} is {local!r}; set it to a number that divides {world}"
 
 
-def specialised(gm: fx.GraphModule, likes: Sequence[Any]) -> fx.GraphModule:
-    """A copy of the graph with these sizes: symbols, and all that is computed from them, are numbers."""
-    made = copy_graph(gm)
+def specialized(gm: fx.GraphModule, specs: Sequence[Any]) -> fx.GraphModule:
+    """Copy the graph for these sizes: symbols, and values computed from them, become constants."""
+    copy = copy_graph(gm)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with faking(mode), torch.no_grad():
-        inputs = iter([like.make() if isinstance(like, TensorMetadata) else like for like in likes])
-        run = fx.Interpreter(made)
+        inputs = iter([spec.make() if isinstance(spec, TensorMetadata) else spec for spec in specs])
+        run = fx.Interpreter(copy)
         numbers: dict[fx.Node, Any] = {}
-        for node in made.graph.nodes:
+        for node in copy.graph.nodes:
             node.args, node.kwargs = fx.map_arg(
                 (node.args, node.kwargs), lambda source: numbers.get(source, source)
             )
@@ -129,7 +131,7 @@ def specialised(gm: fx.GraphModule, likes: Sequence[Any]) -> fx.GraphModule:
                 numbers[node] = value
     for node in reversed(list(numbers)):
         if node.op != "placeholder":
-            made.graph.erase_node(node)
-    constants = {node.target: getattr(made, node.target) for node in made.graph.find_nodes(op="get_attr")}
-    made.graph.output_node().meta = {}
-    return graph_module(constants, made.graph)
+            copy.graph.erase_node(node)
+    constants = {node.target: getattr(copy, node.target) for node in copy.graph.find_nodes(op="get_attr")}
+    copy.graph.output_node().meta = {}
+    return graph_module(constants, copy.graph)
