@@ -158,7 +158,7 @@ def test_explain_lists_hints_without_warning() -> None:
     config.experimental_config.separate_atomic_clean = False
     found = torchair.explain(lambda x: x + 1, torch.ones(2), compiler_config=config)
     path = "experimental_config.separate_atomic_clean"
-    assert found.idle_options == {path: "it addresses Ascend hardware"}
+    assert found.idle_options == {path: "it applies only to Ascend hardware"}
 
 
 def test_explain_names_the_users_arguments_and_host_ops() -> None:

@@ -1,5 +1,5 @@
-"""Deprecated path of `torchair.backend.dynamo.entry_points`, for scripts and packages from before the move. It
-is removed in version 0.3.
+"""Deprecated path of `torchair.backend.dynamo.entry_points`, for scripts and packages from before the move.
+It is removed in version 0.3.
 """
 
 import warnings

@@ -43,7 +43,7 @@ CONSTANTS = {
     "complex": (lambda x, y, how: x * how, (X, None, 2j), (X, None, 2j), (X, None, 3j), "how was 2j"),
     "shorter": (lambda x, y, how: x * sum(y), (X, [1, 2]), (X, [1, 2]), (X, [1]), r"y\[1\] was 2"),
     "a tensor": (lambda x, y, how: x * how, (X, None, 2), (X, None, 2), (X, None, X), "how was 2"),
-    "one tensor": (lambda x, y, how: x * 2 + y, (X, X), (X, X), (X, X + 1), "x and y were one tensor"),
+    "one tensor": (lambda x, y, how: x * 2 + y, (X, X), (X, X), (X, X + 1), "x and y must be the same tensor"),
     "only a size": (lambda x, y, how: x * len(y), (X, X[1:]), (X, X[1:]), (X, X[2:]), "y has other sizes"),
     "only a type": (lambda x, y, how: x * y.itemsize, (X, X[1:]), (X, X[1:]), (X, X[1:].half()), "y must be"),
 }
@@ -84,7 +84,7 @@ def test_branches_on_sizes(case: str, tmp_path: Path) -> None:
     model = Of(lambda x, y, how: x * 2 if is_taken(x) else x + 1)
     loaded = exported(model, tmp_path, X, dynamic=True)
     check(loaded, model, torch.randn(right, 3))
-    with pytest.raises(BadCall, match=r"the graph is for sizes|other sizes"):
+    with pytest.raises(BadCall, match=r"the graph supports|must have the sizes"):
         loaded(torch.randn(wrong, 3))
 
 

@@ -66,7 +66,7 @@ def test_two_weights_are_never_one_file(tmp_path: Path, monkeypatch: pytest.Monk
 
     exported(Twice(), tmp_path, X)
     monkeypatch.setattr(air_file, "EXTERNAL_FROM", 10)
-    with pytest.raises(NotPossible, match="would have one file name, a_weight"):
+    with pytest.raises(NotPossible, match="have the same file name(?s:.*)a_weight"):
         exported(Twice(), tmp_path, X)
 
 
@@ -222,7 +222,7 @@ def test_digests_tell_of_the_graph(tmp_path: Path) -> None:
 
 def test_weights_without_values(tmp_path: Path) -> None:
     model = nn.Linear(3, 4, device="meta")
-    with pytest.raises(NotPossible, match="meta device have no values"):
+    with pytest.raises(NotPossible, match="weights on the meta device"):
         torchair.dynamo_export(torch.empty(2, 3, device="meta"), model=model, export_path=str(tmp_path))
     assert not list(tmp_path.iterdir())
 

@@ -292,7 +292,7 @@ def test_sub_graphs_without_end(tmp_path: Path) -> None:
     around = branch("p0", "Add", parents=(0, 1))
     inner = around.op("PartitionedCall", "again", {"args0": "p00:0", "args1": "p01:0"}, ("output0",))
     inner.subgraph_name.append("p0")
-    with pytest.raises(BadGraph, match="comes to itself: 'p0'"):
+    with pytest.raises(BadGraph, match="calls a subgraph recursively: 'p0'"):
         load(tmp_path, main, around)
     inner.subgraph_name[0] = "gone"
     with pytest.raises(BadGraph, match="not there: 'gone'"):
@@ -385,7 +385,7 @@ def test_import_refuses_numbers_beyond_64_bits(tmp_path: Path, type: str) -> Non
     main.op(type, "huge", {first: "three:0", second: "many:0"}, ("y" if type == "Pow" else "z",))
     main.op("Neg", "neg", {"x": "huge:0"})
     main.output("neg:0")
-    with pytest.raises(BadGraph, match="no number of 64 bits"):
+    with pytest.raises(BadGraph, match="does not fit into 64 bits"):
         load(tmp_path, main)(X)
 
 
@@ -407,7 +407,7 @@ def test_import_refuses_inputs_of_huge_sizes(tmp_path: Path) -> None:
     main.data("x", 0, [HUGE, HUGE])
     main.op("Neg", "neg", {"x": "x:0"})
     main.output("neg:0")
-    with pytest.raises(AirError, match="has other sizes than the graph"):
+    with pytest.raises(AirError, match="must have the sizes"):
         load(tmp_path, main)(X)
 
 

@@ -57,7 +57,7 @@ DIFFERENT = {
     "an equal value": (((X, Y, 2.0), {}), "how was 2"),
     "a flag": (((X, Y, True), {}), "how was 2"),
     "one too few": (((X, Y), {}), "how was 2"),
-    "one too many": (((X, Y, 2, None), {}), "cannot be called so"),
+    "one too many": (((X, Y, 2, None), {}), "do not match the signature"),
 }
 
 

@@ -183,7 +183,7 @@ def test_all_have_their_turn_and_the_first_of_equals_wins(tried: list[str], tmp_
 def test_a_file_that_is_no_plan_is_refused(text: str, tmp_path: Path) -> None:
     config = config_in(tmp_path)
     (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(BadOption, match=r"aoe_config_file .*plan.json is no tuning plan"):
+    with pytest.raises(BadOption, match=r"aoe_config_file .*plan.json is not a valid tuning plan"):
         torchair.get_compiler(config)(torch.fx.symbolic_trace(gelu_of_gram), [X])
 
 

@@ -1,4 +1,4 @@
-"""Dynamo's side: AOTAutograd with forward, backward and inference compilers around `compile_fx`."""
+"""Run AOTAutograd on Dynamo's graphs, with `compile_fx` as forward, backward and inference compiler."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from torchair.passes.fx.streams.native_streams import around_events, has_native_
 from torchair.passes.pass_manager import PassFailed
 from torchair.passes.patterns.sets.registry import set_of
 
-# Whoever traces has imported this module, and Dynamo meets these calls before it asks for a compiler.
+# Register at import time: Dynamo traces these calls before it calls the backend.
 trace_collectives()
 
 Decompositions = Mapping[Any, Callable[..., Any]]
@@ -59,8 +59,10 @@ def compile_dynamo(
     decompositions: Decompositions,
     compile: Compile = compile_fx,
 ) -> Callable[..., Any]:
-    """Compile a Dynamo graph, or any module with real inputs: every part that AOTAutograd makes of it, or
-    forward and backward as one graph where that is asked for.
+    """Compile a Dynamo graph, or any module with real inputs.
+
+    AOTAutograd's forward and backward graphs are compiled separately, or as one graph with
+    `aot_config_enable_joint_graph`.
     """
     files = open_model(gm, captures=settings.captures)
     gears = _gears(gm, inputs, settings)
@@ -70,7 +72,7 @@ def compile_dynamo(
         parts = AOTCompiler(settings, compile, files, argument_names(gm), len(inputs), gears=gears)
         return around_events(parts.made_of(gm, inputs, decompositions), gm)
     if gears is not None:
-        what = "forward and backward as one graph have a program for all sizes, and none for each gear"
+        what = "gears have no effect with aot_config_enable_joint_graph: one program serves all sizes"
         Diagnostics(settings.strict, graph_location(gm)).add(what, here=True)
     parts = AOTCompiler(settings, compile, files, argument_names(gm), len(inputs), forward="joint")
     with torch.no_grad(), keeping_checkpoints():
@@ -78,19 +80,19 @@ def compile_dynamo(
 
 
 def _gears(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> Gears | None:
-    """The gears of a graph; that there are none where they have no effect is told."""
+    """Return the gears of a graph; warn and return None in capture mode, where gears have no effect."""
     if not has_gears(inputs):
         return None
     degradations = Diagnostics(settings.strict, graph_location(gm))
     if not settings.captures:
         return gears_of(gm, inputs, settings.gears_policy, degradations)
-    what = "set_dim_gears has no effect in this mode, which records each size that comes"
-    degradations.add(what, next="config.mode = 'max-autotune' has gears", here=True)
+    what = "set_dim_gears has no effect in capture mode, which records each size separately"
+    degradations.add(what, next="set config.mode = 'max-autotune' (graph mode) to use gears", here=True)
     return None
 
 
 def before_autograd(gm: fx.GraphModule, settings: Settings) -> fx.GraphModule:
-    """What passes make of the graph while it is Dynamo's; the graph as it is where one of them fails."""
+    """Run the passes on Dynamo's graph; warn and return the graph unchanged if one of them fails."""
     takes_numbers = set_of(settings.config).takes_numbers
     needs_pass = has_native_streams(gm) or has_shared_arguments(gm)
     if not settings.fuses_before_autograd and not takes_numbers and not needs_pass:
@@ -105,22 +107,22 @@ def before_autograd(gm: fx.GraphModule, settings: Settings) -> fx.GraphModule:
     try:
         return run(DYNAMO_PASSES, made, context)
     except PassFailed as error:
-        degradations.add(f"{error.what}; the graph is compiled without it", here=True)
+        degradations.add(f"{error.what}; the graph is compiled without the passes before autograd", here=True)
         return gm
 
 
 @dataclass
 class AOTCompiler:
-    """What AOTAutograd makes of one graph, each part compiled when it is there."""
+    """Compile one Dynamo graph with AOTAutograd, each of its graphs when AOTAutograd has created it."""
 
     settings: Settings
     compile: Compile
     files: ModelFiles | None
-    names: tuple[str, ...]  # of the user's arguments
-    count: int  # of inputs
-    forward: str = "forward"  # what the first part is called
+    names: tuple[str, ...]  # names of the user's arguments
+    count: int  # number of inputs
+    forward: str = "forward"  # name of the first graph
     gears: Gears | None = None
-    # Parameters that are saved for backward, and views of them, by the names they have in both graphs.
+    # Names, in both graphs, of parameters that are saved for backward, and of views of them.
     stays: set[str] = field(default_factory=set[str])
     together: SwapGroup = field(default_factory=SwapGroup)
     kept: RuntimeWrapper | None = None
@@ -128,8 +130,8 @@ class AOTCompiler:
     def made_of(
         self, gm: fx.GraphModule, inputs: Sequence[Any], decompositions: Decompositions
     ) -> Callable[..., Any]:
-        """What Dynamo calls: AOTAutograd's layers around the parts, or one part alone where they do little.
-        Under autocast they switch it off, as ops of a program would be cast once more.
+        """Return the function that Dynamo calls: with AOTAutograd's runtime wrappers, or one graph without
+        them if they have little to do. Under autocast it disables autocast, which would cast ops twice.
         """
         without_autocast = is_autocasting()
         backend = aot_autograd(
@@ -146,7 +148,7 @@ class AOTCompiler:
             return compiled
         kept = replace(self.kept, without_autocast=without_autocast)
         call = kept.call()
-        # For those who keep what was compiled: a function takes attributes.
+        # The caches read the wrapper from this attribute.
         call.kept = kept  # type: ignore[attr-defined]
         return call
 
@@ -186,24 +188,26 @@ class AOTCompiler:
         made, why_not = recompute_checkpoints(gm)
         if why_not:
             degradations = Diagnostics(self.settings.strict, graph_location(gm))
-            degradations.add(f"what is checkpointed is kept and not computed again: {why_not}", here=True)
+            degradations.add(
+                f"checkpointed activations are saved instead of recomputed: {why_not}", here=True
+            )
         return made
 
 
 def _named(gm: fx.GraphModule, names: Collection[str]) -> tuple[int, ...]:
-    """The places of the inputs with these names."""
-    return tuple(place for place, node in enumerate(placeholders(gm)) if node.name in names)
+    """Return the indices of the inputs with these names."""
+    return tuple(index for index, node in enumerate(placeholders(gm)) if node.name in names)
 
 
-def _views_of(gm: fx.GraphModule, places: Collection[int]) -> set[str]:
-    """The names of what the graph returns of the memory of these inputs."""
-    inputs = {node for place, node in enumerate(placeholders(gm)) if place in places}
+def _views_of(gm: fx.GraphModule, indices: Collection[int]) -> set[str]:
+    """Return the names of outputs that share the memory of these inputs."""
+    inputs = {node for index, node in enumerate(placeholders(gm)) if index in indices}
     returned = gm.graph.output_node().all_input_nodes
     return {node.name for node in returned if root_of(node)[0] in inputs}
 
 
 def _as_function(boxed: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """Dynamo wraps the backward callable and keeps the mark `_boxed_call` only on plain functions."""
+    """Wrap a callable in a function: Dynamo preserves `_boxed_call` of a backward only on functions."""
 
     def run(args: list[Any]) -> Any:
         return boxed(args)

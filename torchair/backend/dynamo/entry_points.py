@@ -1,6 +1,4 @@
-"""The ways in: backend objects and names for `torch.compile`, and compilers for those who run AOTAutograd
-themselves.
-"""
+"""Entry points: backends for `torch.compile`, and compilers for callers that run AOTAutograd themselves."""
 
 from __future__ import annotations
 
@@ -40,25 +38,25 @@ from torchair.debug.observer.debug_dir import open_compile
 from torchair.ops.distributed.distributed_calls import trace_collectives
 
 Decompositions = Mapping[Any, Callable[..., Any]]
-Door = TypeVar("Door", bound=Callable[..., Any])
-# Switches that act before AOTAutograd has made a functional graph.
-OF_DYNAMO = ("experimental_config.aot_config_enable_joint_graph", "experimental_config.npu_fx_pass")
+EntryPoint = TypeVar("EntryPoint", bound=Callable[..., Any])
+# Options that act before AOTAutograd creates a functional graph.
+DYNAMO_ONLY_OPTIONS = ("experimental_config.aot_config_enable_joint_graph", "experimental_config.npu_fx_pass")
 
 
-def keyword_only(door: Door) -> Door:
-    """A function that takes its arguments by name alone, and says so where one comes without."""
+def keyword_only(function: EntryPoint) -> EntryPoint:
+    """Make a function raise `BadOptionType`, with the correct call, for positional arguments."""
 
-    @functools.wraps(door)
+    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if args:
             raise BadOptionType(
-                f"{door.__name__} takes its arguments by name",
+                f"{function.__name__}() accepts only keyword arguments",
                 got=shown(args[0]),
-                next=f"{door.__name__}(compiler_config=config)",
+                next=f"{function.__name__}(compiler_config=config)",
             )
-        return door(**kwargs)
+        return function(**kwargs)
 
-    return cast(Door, call)
+    return cast(EntryPoint, call)
 
 
 @keyword_only
@@ -67,9 +65,22 @@ def get_npu_backend(
     compiler_config: Config | None = None,
     custom_decompositions: Decompositions = {},  # noqa: B006 - read, never written
 ) -> functools.partial[Any]:
-    """A backend for `torch.compile`, with this configuration.
+    """Create a backend for `torch.compile`.
 
-    `custom_decompositions` maps ops to functions that take them apart before conversion.
+    Args:
+        compiler_config: The options; None for the defaults of graph mode.
+        custom_decompositions: Functions that decompose ops before conversion, by op overload or packet.
+
+    Returns:
+        The backend, for `torch.compile(backend=...)`.
+
+    Raises:
+        BadOptionType: An argument has the wrong type or is not passed by keyword.
+
+    Example:
+        >>> config = torchair.CompilerConfig()
+        >>> config.mode = "reduce-overhead"
+        >>> fast = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config))
     """
     break_graphs()
     trace_collectives()
@@ -80,45 +91,53 @@ def get_npu_backend(
 
 
 def make_backend(config: Config, custom_decompositions: Decompositions) -> functools.partial[Any]:
-    """The backend of `get_npu_backend`, for a config whose warnings were told."""
+    """Create the backend of `get_npu_backend` without the warnings for its config."""
     decompositions = _by_overload(custom_decompositions)
     return _registered(functools.partial(_backend, compiler_config=config, decompositions=decompositions))
 
 
 def _registered(backend: functools.partial[Any]) -> functools.partial[Any]:
-    """Mark the backend as one that has a name: after a compile of such a backend Dynamo clears its weak
-    references to parameters, with which `torch.utils.swap_tensors` would refuse these.
+    """Give the backend a name. After a compile with a named backend, Dynamo clears its weak references to
+    parameters, because of which `torch.utils.swap_tensors` would raise.
     """
     backend.compiler_name = backend.__name__ = "npu"  # type: ignore[attr-defined]
     return backend
 
 
 def _by_overload(given: Any) -> dict[OpOverload, Callable[..., Any]]:
-    """Decompositions by overload; one of a packet is for each of its overloads that has none of its own."""
+    """Return the decompositions by overload. A packet's function is used for its overloads without one."""
     if not isinstance(given, Mapping):
-        raise BadOptionType("custom_decompositions must map op overloads to functions", got=shown(given))
+        raise BadOptionType(
+            "custom_decompositions must map op overloads to functions",
+            got=shown(given),
+            next="custom_decompositions={torch.ops.aten.gelu.default: function}",
+        )
     found: dict[OpOverload, Callable[..., Any]] = {}
     for op, function in given.items():
         if not isinstance(op, OpOverload | OpOverloadPacket):
             raise BadOptionType(
-                "a key of custom_decompositions is no op",
+                "a key of custom_decompositions is not an op",
                 got=shown(op),
-                next="torch.ops.aten.gelu.default, say",
+                next="use an overload, for example torch.ops.aten.gelu.default",
             )
         if not callable(function):
-            raise BadOptionType(f"the decomposition of {op} is no function", got=shown(function))
+            raise BadOptionType(
+                f"the decomposition of {op} is not callable",
+                got=shown(function),
+                next="pass a function with the arguments of the op",
+            )
         overloads = [op] if isinstance(op, OpOverload) else [getattr(op, name) for name in op.overloads()]
         found |= {overload: given.get(overload, function) for overload in overloads}
     return found
 
 
 def _warn(config: Config) -> None:
-    text, told = mode_warnings(config)
+    text, warned = mode_warnings(config)
     if text is not None:
         warnings.warn(text, UserWarning, stacklevel=4)
     for path, why in ineffective_options(config).items():
-        if path in told:
-            # So the compilation need not say it again.
+        if path in warned:
+            # Mark the warning as shown, so that the compilation does not repeat it.
             logger.is_new(no_effect(path, cell(config, path).raw, why))
     for text in deprecations(config):
         warnings.warn(text, DeprecationWarning, stacklevel=4)
@@ -133,7 +152,7 @@ def _backend(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """What Dynamo calls. `options=` and `mode=` of one `torch.compile` stay in that compilation."""
+    """Compile a graph for Dynamo. `options=` and `mode=` of a `torch.compile` apply to that compilation."""
     settings = resolve_settings(with_mode(with_options(compiler_config, options), mode))
     with older_left_alone():
         return compile_or_get_cached(gm, example_inputs, settings, decompositions)
@@ -150,23 +169,31 @@ def npugraph_ex(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any
 
 
 def get_compiler(compiler_config: Config | None = None) -> Compiler:
-    """A compiler `f(gm, example_inputs)` for a graph that is already functional ATen, as AOTAutograd hands
-    it over.
+    """Return a compiler for functional ATen graphs, as AOTAutograd creates them.
+
+    Args:
+        compiler_config: The options; None for the defaults of graph mode.
+
+    Returns:
+        A function `compiler(gm, example_inputs)` that returns a callable `CompiledGraph`.
+
+    Raises:
+        BadOptionType: `compiler_config` is not a config.
     """
     return Compiler(checked(CompilerConfig() if compiler_config is None else compiler_config))
 
 
 class Compiler:
-    """Compiles functional ATen graphs with one configuration; no AOTAutograd, no decompositions."""
+    """Compile functional ATen graphs with one configuration, without AOTAutograd or decompositions."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
         settings = resolve_settings(self.config)
-        for path in OF_DYNAMO:
+        for path in DYNAMO_ONLY_OPTIONS:
             if settings.options[path]:
-                why = "a graph that is given is compiled as it is; torch.compile reads it"
+                why = "only torch.compile uses it; get_compiler() and compile_fx() compile a graph unchanged"
                 Diagnostics(settings.strict).add(no_effect(path, True, why))
         log_graph(gm, example_inputs, settings, "functional")
         files = open_compile(captures=settings.captures)
@@ -178,7 +205,16 @@ class Compiler:
 def compile_fx(
     gm: fx.GraphModule, example_inputs: Sequence[Any] | None = None, options: Mapping[str, Any] | None = None
 ) -> CompiledGraph:
-    """Capture mode for a graph that is already functional ATen; `options` are the flat option names."""
+    """Compile a functional ATen graph in capture mode.
+
+    Args:
+        gm: The graph, as AOTAutograd creates it.
+        example_inputs: Flat inputs, real or fake; None to use the fake values in the graph's metadata.
+        options: Options by their flat names.
+
+    Returns:
+        The compiled graph: call it with the flat inputs, and it returns the list of outputs.
+    """
     inputs = example_inputs
     if inputs is None:
         inputs = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
@@ -186,11 +222,15 @@ def compile_fx(
 
 
 def register_names() -> None:
-    """The names for `torch.compile(backend=...)`, where no installed package offers them."""
+    """Register the names for `torch.compile(backend=...)` that no installed package provides."""
     offered = backend_names()
-    for name, door in {"npu": npu, "npugraph_ex": npugraph_ex}.items():
+    for name, backend in {"npu": npu, "npugraph_ex": npugraph_ex}.items():
         owner = offered.get(name, "")
         if name not in offered:
-            register_backend(door, name=name)
+            register_backend(backend, name=name)
         elif not owner.startswith("torchair."):
-            logger.warning("backend %r belongs to %s; torchair.get_npu_backend() is ours", name, owner)
+            logger.warning(
+                "backend name %r is registered by %s; use torchair.get_npu_backend() for torchair's backend",
+                name,
+                owner,
+            )

@@ -1,4 +1,4 @@
-"""Graph breaks by `BREAK_GRAPH_OP_LIST`: to find out which construct of a model a fault hangs on."""
+"""Force graph breaks with `BREAK_GRAPH_OP_LIST`, to find the construct of a model that causes a fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchair.core.torch_private.dynamo.graph_breaks import (
 )
 
 LIST = "BREAK_GRAPH_OP_LIST"
-WHY = f"{LIST} asks for it"
+WHY = f"{LIST} requests it"
 
 BREAKS: dict[str, Callable[[], None]] = {
     "SLICE": partial(break_at_slices, WHY),
@@ -29,14 +29,14 @@ _broken: set[str] = set()
 
 
 def break_graphs() -> None:
-    """Break graphs where the environment says, from now on and in the whole process."""
+    """Enable the graph breaks of the environment variable, from now on and for the whole process."""
     words = [word.strip().upper() for word in text_of(LIST).split(",")]
-    wanted = dict.fromkeys(word for word in words if word)
-    unknown = [word for word in wanted if word not in BREAKS]
+    requested = dict.fromkeys(word for word in words if word)
+    unknown = [word for word in requested if word not in BREAKS]
     if unknown:
-        what = f"{LIST} names {', '.join(unknown)}, where no graph can be broken"
+        what = f"{LIST} contains unknown constructs: {', '.join(unknown)}"
         raise NotPossible(what, next=f"choose from {', '.join(BREAKS)}")
-    for word in wanted:
+    for word in requested:
         if word not in _broken:
             _broken.add(word)
             BREAKS[word]()

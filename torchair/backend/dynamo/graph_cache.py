@@ -1,10 +1,10 @@
-"""A graph of Dynamo's that an earlier process has compiled: AOTAutograd, conversion and code are taken from
-disk.
+"""Cache compiled Dynamo graphs on disk, so that a later process skips AOTAutograd, conversion and codegen.
 
-Kept are graphs without gradients that consist of torch's own functions and plain values, once their best
-program is there, if nothing about them was less than promised and nobody asked to see them compiled. The key
-is all that a compile looks at: the graph, what is known of its inputs, the options, and the state of torch.
-What a compile took for granted about sizes is kept as conditions, which become guards again.
+A graph is cached if it has no gradients, consists of torch's own functions and plain values, and compiled
+without a degradation or a debugging option. It is written when its optimized program is ready.
+
+The key is everything a compile reads: the graph, the facts of its inputs, the options, the state of torch.
+Assumptions of the compile about sizes are stored as conditions, which become guards again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.nn import Parameter
 
 from torchair.backend.dynamo.aot import Decompositions, compile_dynamo
 from torchair.backend.runtime.artifact import CompiledArtifact
-from torchair.backend.runtime.runtime_wrapper import RuntimeWrapper as Layers
+from torchair.backend.runtime.runtime_wrapper import RuntimeWrapper
 from torchair.backend.service.program_cache import ProgramCacheEntry, digest_of, process_facts
 from torchair.backend.service.request import symbols_of, tensor_metadata_of
 from torchair.backend.service.torch_state import TorchState
@@ -51,31 +51,31 @@ from torchair.devices import get_device
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
 TENSORS = (torch.Tensor, Parameter, FakeTensor)
 MODULES = ("torch", "math", "operator", "_operator", "builtins")
-"""Whose built-in functions are the same in every process with the same torch."""
+"""Modules with built-in functions that are the same in every process with the same torch."""
 HOST = torch.device("cpu")
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 @dataclass(frozen=True)
 class CachedGraph:
-    """What is kept of a graph: a runner as data, the work around its calls, and conditions on sizes."""
+    """A cached graph: the serialized runner, its runtime wrapper, and conditions on sizes."""
 
     artefact: CompiledArtifact
-    layers: Layers
+    wrapper: RuntimeWrapper
     conditions: tuple[Any, ...]
 
     def call(self, begins_at: str) -> Callable[..., Any]:
-        """As Dynamo calls it; the graph begins with this line of the user's."""
+        """Return the function that Dynamo calls; `begins_at` is the user's line where the graph begins."""
         self.artefact.degradations.begins_at(begins_at)
-        layers = replace(self.layers, runner=self.artefact.runner())
-        run = layers.call()
-        run.kept = layers  # type: ignore[attr-defined]
+        wrapper = replace(self.wrapper, runner=self.artefact.runner())
+        run = wrapper.call()
+        run.kept = wrapper  # type: ignore[attr-defined]
         return run
 
 
 @dataclass(frozen=True)
 class RetraceMarker:
-    """A graph that was not compiled: Dynamo had to trace it again, with the values of these numbers."""
+    """The entry of a graph that Dynamo traced again, specialized on the values of these numbers."""
 
     numbers: tuple[str, ...]
 
@@ -83,37 +83,37 @@ class RetraceMarker:
 def compile_or_get_cached(
     gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, decompositions: Decompositions
 ) -> Callable[..., Any]:
-    """What `compile_dynamo` makes of a graph, or made in an earlier process."""
+    """Load a compiled graph from the cache; on a miss, call `compile_dynamo` and cache its result."""
     is_graph = isinstance(gm, fx.GraphModule)  # any module can be compiled with real inputs
-    if not is_graph or decompositions or has_gears(inputs) or not _is_usual(settings):
+    if not is_graph or decompositions or has_gears(inputs) or not _is_cacheable(settings):
         return compile_dynamo(gm, inputs, settings, decompositions)
     known_sizes = Environment.of(_symbolic(gm, inputs))
     try:
         facts = facts_of(gm, inputs, known_sizes, settings)
     except NotPossible as error:
-        logger.debug("what is compiled after Dynamo is not kept: %s", error)
+        logger.debug("the compiled graph cannot be cached: %s", error)
         return compile_dynamo(gm, inputs, settings, decompositions)
-    kept = ProgramCacheEntry.of(facts, settings.program_cache_mb << 20)
-    # What is taken for granted for one that cannot be loaded holds for the next, too.
+    entry = ProgramCacheEntry.of(facts, settings.program_cache_mb << 20)
+    # Assumptions of an entry that cannot be loaded also hold for the compile that replaces it.
     conditions = known_sizes.taken_for_granted()
-    found = None if kept is None else _taken(kept, known_sizes, gm)
-    if found is not None:
-        return found
+    cached = None if entry is None else _load(entry, known_sizes, gm)
+    if cached is not None:
+        return cached
     degraded = Diagnostics.count
     try:
         compiled = compile_dynamo(gm, inputs, settings, decompositions)
     except FixedNumbers.Asked:
-        if kept is not None:
-            kept.put(RetraceMarker(FixedNumbers.now()))
+        if entry is not None:
+            entry.put(RetraceMarker(FixedNumbers.now()))
         raise
-    layers: Layers | None = getattr(compiled, "kept", None)
-    if kept is not None and layers is not None and Diagnostics.count == degraded:
-        _keep(kept, layers, conditions())
+    wrapper: RuntimeWrapper | None = getattr(compiled, "kept", None)
+    if entry is not None and wrapper is not None and Diagnostics.count == degraded:
+        _store(entry, wrapper, conditions())
     return compiled
 
 
-def _is_usual(settings: Settings) -> bool:
-    """Does nobody want to see how graphs are compiled, or take a part in it?"""
+def _is_cacheable(settings: Settings) -> bool:
+    """Whether no option observes or takes part in the compile."""
     unusual = (
         not settings.program_cache_mb,
         settings.waits,
@@ -135,64 +135,66 @@ def _is_usual(settings: Settings) -> bool:
     return not any(unusual)
 
 
-def _taken(
-    kept: ProgramCacheEntry, known_sizes: Environment, gm: fx.GraphModule
+def _load(
+    entry: ProgramCacheEntry, known_sizes: Environment, gm: fx.GraphModule
 ) -> Callable[..., Any] | None:
-    warm = kept.get()
-    if isinstance(warm, RetraceMarker):
-        FixedNumbers.ask(warm.numbers)
-    if not isinstance(warm, CachedGraph) or not known_sizes.take(warm.conditions):
+    cached = entry.get()
+    if isinstance(cached, RetraceMarker):
+        FixedNumbers.ask(cached.numbers)
+    if not isinstance(cached, CachedGraph) or not known_sizes.take(cached.conditions):
         return None
     try:
-        call = warm.call(graph_location(gm))
+        call = cached.call(graph_location(gm))
     except Exception as error:
         degradations = Diagnostics(of=graph_location(gm))
-        degradations.add(f"a graph of an earlier process is compiled again: {first_line(error)}")
+        degradations.add(f"a cached graph cannot be loaded and is compiled again: {first_line(error)}")
         return None
-    logger.event("%s: from an earlier process", warm.artefact.name)
+    logger.event("%s: loaded from the program cache", cached.artefact.name)
     return call
 
 
-def _keep(kept: ProgramCacheEntry, layers: Layers, conditions: tuple[Any, ...]) -> None:
-    """For later processes, once the best program is there; they try again where it could not be built."""
-    runner, awaited = layers.runner, layers.runner.awaited
+def _store(entry: ProgramCacheEntry, wrapper: RuntimeWrapper, conditions: tuple[Any, ...]) -> None:
+    """Cache the graph when its optimized program is ready. If that failed, later processes try again."""
+    runner, awaited = wrapper.runner, wrapper.runner.awaited
 
-    def keep() -> None:
+    def store() -> None:
         if runner.strategy.compiled.degradations.texts or (awaited is not None and awaited.peek() is None):
             return
         try:
-            kept.put(CachedGraph(CompiledArtifact.of(runner), replace(layers, runner=None), conditions))  # type: ignore[arg-type]
+            artifact = CompiledArtifact.of(runner)
+            entry.put(CachedGraph(artifact, replace(wrapper, runner=None), conditions))  # type: ignore[arg-type]
         except AirError as error:
-            logger.debug("%s is not kept: %s", runner.strategy.name, error)
+            logger.debug("%s cannot be cached: %s", runner.strategy.name, error)
 
     if awaited is None:
-        keep()
+        store()
     else:
-        awaited.then(keep)
+        awaited.then(store)
 
 
 def facts_of(
     gm: fx.GraphModule, inputs: Sequence[Any], known_sizes: Environment, settings: Settings
 ) -> dict[str, str]:
-    """All that a compile looks at, as text; `NotPossible` where something is no data."""
+    """Return everything a compile reads, as text; raise `NotPossible` if a part has no stable text."""
     if others := [*options_with_code(), *replaced_ops()]:
-        raise NotPossible(f"a part of torch is the user's: {others[0]}")
+        raise NotPossible(f"a part of torch is user-defined: {others[0]}")
     if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
-        raise NotPossible("it has gradients")
+        raise NotPossible("the graph computes gradients")
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
     plain = [type(value) in TENSORS and value.layout is torch.strided for value in tensors]
     if not all(plain):
-        raise NotPossible(f"an input is no plain tensor: {type(tensors[plain.index(False)]).__name__}")
+        kind = type(tensors[plain.index(False)]).__name__
+        raise NotPossible(f"an input is a tensor subclass or has a special layout: {kind}")
     symbolic = _symbolic(gm, inputs)
     if not known_sizes.has_examples(symbols_of(symbolic)):
-        raise NotPossible("only the data decides a size")
+        raise NotPossible("the graph has a data-dependent size")
     keyed = sorted(cache_key_paths() & set(settings.options))
     return {
         "dynamo graph": digest_of(_lines(gm)),
         "inputs": digest_of(map(repr, tensor_metadata_of(symbolic))),
         "names": digest_of(argument_names(gm)),
         "roles": digest_of(map(_role, gm.graph.find_nodes(op="placeholder"), inputs)),
-        "memory": str(_shared(inputs, symbolic)),
+        "memory": str(_storage_ids(inputs, symbolic)),
         "sizes": digest_of(known_sizes.lines()),
         "settings": _text({path: settings.options[path] for path in keyed}),
         "assigned": ", ".join(sorted(settings.assigned & set(keyed))),
@@ -207,13 +209,14 @@ def facts_of(
 
 
 def _device(device: torch.device) -> str:
-    """What code for it is made for, and who runs it: others can be installed."""
-    row = get_device(device)
-    return f"{device_facts(device)} {type(row).__module__}.{type(row).__qualname__} {row.why_no_graphs()}"
+    """Return the facts of a device, and the class that implements it, which other packages can replace."""
+    found = get_device(device)
+    kind = type(found)
+    return f"{device_facts(device)} {kind.__module__}.{kind.__qualname__} {found.why_no_graphs()}"
 
 
 def _symbolic(gm: fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
-    """The inputs as Dynamo knows them: with symbols for sizes. It hands over real ones."""
+    """Return Dynamo's fake inputs, which have symbolic sizes; the inputs that it passes are real."""
     nodes = gm.graph.find_nodes(op="placeholder")
     return [node.meta.get("example_value", value) for node, value in zip(nodes, inputs, strict=True)]
 
@@ -221,7 +224,7 @@ def _symbolic(gm: fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
 def _lines(gm: fx.GraphModule) -> Iterator[str]:
     for node in gm.graph.nodes:
         if node.op in ("get_attr", "call_module"):
-            raise NotPossible(f"{node.target} is kept by the graph itself")
+            raise NotPossible(f"the graph holds {node.target} as an attribute")
         target = node.target if isinstance(node.target, str) else _function(node.target)
         yield f"{node.op} {node.name} {target} {_text(node.args)} {_text(node.kwargs)}"
 
@@ -229,17 +232,17 @@ def _lines(gm: fx.GraphModule) -> Iterator[str]:
 def _function(target: Any) -> str:
     if isinstance(target, OpOverload):
         if is_custom(target):
-            raise NotPossible(f"{target} is the user's")
+            raise NotPossible(f"{target} is user-defined")
         return str(target)
     module = str(getattr(target, "__module__", None) or "")
     if not isinstance(target, FUNCTIONS) or not _is_of_torch(target, module):
-        raise NotPossible(f"{target} is no function of torch's")
+        raise NotPossible(f"{target} is not a function of torch")
     return f"{module}.{target.__qualname__} {target.__name__}"
 
 
 def _is_of_torch(target: Any, module: str) -> bool:
-    """A function in Python may say that it is torch's (`functools.wraps` does), and may have numbers of its
-    own inside.
+    """Whether torch defines the function. The module name alone does not prove that: `functools.wraps` copies
+    it, and a wrapper can hold values of its own.
     """
     if isinstance(target, types.FunctionType):
         is_found = getattr(sys.modules.get(module), target.__name__, None) is target
@@ -248,7 +251,7 @@ def _is_of_torch(target: Any, module: str) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Numbers with their types: True is not 1."""
+    """Return the text of a value, with its type: True is not 1."""
     match value:
         case fx.Node():
             return f"%{value.name}"
@@ -261,11 +264,11 @@ def _text(value: Any) -> str:
         case _ if isinstance(value, (*PLAIN, *BY_TEXT)):
             return f"{type(value).__name__} {value!r}"
         case _:
-            raise NotPossible(f"a {type(value).__name__} is no data")
+            raise NotPossible(f"a value of type {type(value).__name__} cannot be serialized")
 
 
 def _role(node: fx.Node, value: Any) -> str:
-    """What is known of an input beside its form: a parameter, always at one address."""
+    """Return the facts of an input other than its metadata, as whether it is a parameter."""
     known = node.meta.get("tensor_dict") or {}
     marks = {name: known[name] for name in known if name.startswith("_dynamo_")}
     is_parameter = isinstance(value, Parameter) or "_parameters[" in str(getattr(node, "_dynamo_source", ""))
@@ -278,13 +281,14 @@ def _role(node: fx.Node, value: Any) -> str:
     return f"{is_parameter} {tensor} {sorted(marks.items())}"
 
 
-def _shared(inputs: Sequence[Any], symbolic: Sequence[Any]) -> list[int]:
-    """Which tensors have their memory in common: each as the first of those. How those overlap whose sizes
-    are symbols is told by guards of AOTAutograd's, which are not kept.
+def _storage_ids(inputs: Sequence[Any], symbolic: Sequence[Any]) -> list[int]:
+    """Return, for each tensor, the index of the first tensor with the same storage.
+
+    If sizes of such tensors are symbolic, AOTAutograd guards on their overlap. Its guards are not cached.
     """
     pairs = [pair for pair in zip(inputs, symbolic, strict=True) if isinstance(pair[0], torch.Tensor)]
     ids = [tensor.untyped_storage()._cdata for tensor, _ in pairs]
-    uses, first = Counter(ids), {each: place for place, each in reversed(list(enumerate(ids)))}
+    uses, first = Counter(ids), {each: index for index, each in reversed(list(enumerate(ids)))}
     if symbols_of([known for (_, known), each in zip(pairs, ids, strict=True) if uses[each] > 1]):
-        raise NotPossible("inputs whose sizes are symbols share memory")
+        raise NotPossible("inputs with symbolic sizes share memory")
     return [first[each] for each in ids]

@@ -1,4 +1,4 @@
-"""Collectives in graphs."""
+"""Make collectives traceable, for scripts that call `patch_for_hcom`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from torchair.ops.distributed.distributed_calls import trace_collectives
 
 
 def patch_for_hcom() -> None:
-    """Make the collectives of `torch.distributed` traceable. Whoever makes a backend of ours does that,
-    so nothing is left to do here; the log says so.
+    """Make the collectives of `torch.distributed` traceable.
+
+    Creating a backend of torchair does that already, so this call is not needed, and the log says so.
     """
     trace_collectives()
     logger.warning_once(
-        "patch_for_hcom: graphs have the collectives of torch %s without it", torch.__version__
+        "patch_for_hcom() is not needed: torchair traces the collectives of torch %s without it",
+        torch.__version__,
     )

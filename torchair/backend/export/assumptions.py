@@ -1,6 +1,4 @@
-"""What tracing took for granted about a call, as plain data: the graph is right only where all of it
-holds.
-"""
+"""The assumptions of tracing about a call, as plain data. The graph is valid only if all of them hold."""
 
 from __future__ import annotations
 
@@ -20,27 +18,30 @@ from torchair.fxgraph.symbols import is_symbol
 NAMED = complex | torch.dtype | torch.device | torch.layout | torch.memory_format
 
 
-def granted(
+def assumptions_of(
     traced: TracedModel, arguments: Mapping[str, Any], defaults: Mapping[str, Any], read: Collection[Any]
 ) -> dict[str, Any]:
-    """Of the arguments of a call and those it leaves out; `read` are the places of the graph's inputs."""
+    """Return the assumptions about arguments and defaults; `read` are the paths of the graph's inputs."""
     leaves = leaves_of(arguments)
     return {
         "places": list(leaves),
-        "constants": _told(leaves_of({**defaults, **arguments})),
-        "defaults": _told(leaves_of(defaults)),
-        "same": _same(leaves),
-        "unread": _unread(traced, leaves, read),
+        "constants": _literals(leaves_of({**defaults, **arguments})),
+        "defaults": _literals(leaves_of(defaults)),
+        "same": _aliased_arguments(leaves),
+        "unread": _unused_tensors(traced, leaves, read),
         "guards": _guards(traced),
     }
 
 
-def _told(leaves: Mapping[str, Any]) -> dict[str, str]:
-    return {path: text for path, leaf in leaves.items() if (text := told(leaf)) is not None}
+def _literals(leaves: Mapping[str, Any]) -> dict[str, str]:
+    return {path: text for path, leaf in leaves.items() if (text := literal_of(leaf)) is not None}
 
 
-def told(value: Any) -> str | None:
-    """A value that becomes part of the graph, as text: signed zeros, 1, 1.0 and True differ, NaN is NaN."""
+def literal_of(value: Any) -> str | None:
+    """Return the text of a value that is a constant of the graph; None for other values.
+
+    Signed zeros differ, as do 1, 1.0 and True; NaN equals NaN.
+    """
     if value is None or isinstance(value, bool | NAMED):
         return repr(value)
     kind = next((kind for kind in (int, float, str) if isinstance(value, kind)), None)
@@ -48,13 +49,13 @@ def told(value: Any) -> str | None:
 
 
 def spec_of(fake: torch.Tensor) -> dict[str, Any]:
-    """Sizes, as numbers or text, and the type."""
+    """Return the sizes of a tensor, as numbers or text, and its dtype."""
     sizes = [str(size.node.expr) if is_symbol(size) else int(size) for size in fake.shape]
     return {"sizes": sizes, "dtype": dtypes.to_ge(fake.dtype)}
 
 
-def _same(leaves: Mapping[str, Any]) -> list[list[str]]:
-    """Places that had one tensor: the graph knows it once."""
+def _aliased_arguments(leaves: Mapping[str, Any]) -> list[list[str]]:
+    """Return the groups of paths with the same tensor, which is a single input of the graph."""
     places: dict[int, list[str]] = {}
     for path, leaf in leaves.items():
         if isinstance(leaf, torch.Tensor):
@@ -62,8 +63,10 @@ def _same(leaves: Mapping[str, Any]) -> list[list[str]]:
     return [paths for paths in places.values() if len(paths) > 1]
 
 
-def _unread(traced: TracedModel, leaves: Mapping[str, Any], read: Collection[str]) -> list[dict[str, Any]]:
-    """Tensors of which tracing saw only what they are like."""
+def _unused_tensors(
+    traced: TracedModel, leaves: Mapping[str, Any], read: Collection[str]
+) -> list[dict[str, Any]]:
+    """Return the tensors whose metadata, but not data, was used during tracing."""
     found: list[dict[str, Any]] = []
     for path, leaf in leaves.items():
         fake = traced.fakes.get(id(leaf)) if path not in read else None
@@ -73,7 +76,7 @@ def _unread(traced: TracedModel, leaves: Mapping[str, Any], read: Collection[str
 
 
 def _guards(traced: TracedModel) -> list[str]:
-    """Conditions on sizes. Where one cannot be written as text, its sizes are fixed."""
+    """Return the conditions on sizes. If a condition cannot be written as text, its sizes are fixed."""
     env = traced.ctx.info.fake_mode.shape_env
     if env is None:
         return []

@@ -1,4 +1,4 @@
-"""JSON templates beside graphs that several devices run together: which device runs which graph."""
+"""JSON templates for graphs that several devices run together: which device runs which graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP = "group"
 
 
 def groups_of(graph: Graph) -> dict[str, list[int]]:
-    """The process groups that ops of a graph name, with their ranks."""
+    """Return the process groups that ops of a graph use, with their ranks."""
     named = [op.attrs[GROUP].value for op in graph.ops if GROUP in op.attrs]
     names = [name for name in dict.fromkeys(named) if isinstance(name, str) and name]
     return {name: _ranks(name) for name in names}
@@ -26,7 +26,7 @@ def _ranks(name: str) -> list[int]:
 
 
 def cluster_files(name: str, ranks: Sequence[int], groups: Mapping[str, list[int]]) -> dict[str, str]:
-    """Both files by name. Where nodes are is for people to fill in."""
+    """Return both files by name. Users fill in the addresses of the nodes."""
     models = [f"{name}{rank}.air" for rank in ranks]
     pairs = list(zip(models, ranks, strict=True))
     relation = {

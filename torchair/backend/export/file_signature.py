@@ -1,5 +1,6 @@
-"""How the graph of a file is called: as the file says, which is checked here, or as its inputs tell. Sizes
-are numbers, or arithmetic on names as text.
+"""Read the call signature of a graph file, and validate it; without one, derive it from the graph's inputs.
+
+Sizes are numbers, or text with arithmetic on names.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from torchair.ge.graph import Desc, Graph
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One flat argument of a graph: a tensor, by where it is in the call or by the file with what it is at
-    first; or a number, as text, or where it is in the call.
+    """One flat argument of a graph.
+
+    A tensor has a path in the call (`at`) or a file with its initial value (`state`). A number has a size
+    expression, or a path in the call.
     """
 
     at: str = ""
@@ -33,24 +36,24 @@ class InputSpec:
 
     @property
     def title(self) -> str:
-        """What the user calls it."""
+        """The argument as users write it."""
         return title_of(self.at)
 
     @property
     def names(self) -> set[str]:
-        """The symbols that its sizes or its number are made of."""
+        """The symbols in its sizes or its number."""
         texts = [size for size in (*self.sizes, self.number) if isinstance(size, str) and size]
         return {name for text in texts for name in names_in(text)}
 
     @property
-    def tells(self) -> set[str]:
-        """The symbols whose value a call gives with it."""
+    def defines(self) -> set[str]:
+        """The symbols whose values are known from this argument."""
         return {self.number} if self.number and self.at else {str(s) for s in self.sizes if _is_name(s)}
 
 
 @dataclass
 class FileSignature:
-    """How a graph is called."""
+    """The call signature of a graph file."""
 
     parameters: list[Any]
     inputs: list[InputSpec]
@@ -70,54 +73,54 @@ class FileSignature:
         self.signature = signature_of(self.parameters)
         self.names = sorted({name for each in self.inputs for name in each.names})
         self.returns_arguments = returns_arguments(self.result)
-        untold = set(self.names) - {name for each in (*self.inputs, *self.unread) for name in each.tells}
-        if untold:
-            raise BadGraph(f"no argument tells the sizes {', '.join(sorted(untold))}")
+        undefined = set(self.names) - {name for each in (*self.inputs, *self.unread) for name in each.defines}
+        if undefined:
+            raise BadGraph(f"no argument of the graph defines the sizes {', '.join(sorted(undefined))}")
 
 
 def title_of(path: str) -> str:
-    """What the user calls a place in the arguments."""
+    """Return a path in the arguments as users write it."""
     return path[2:].replace("']", "", 1) if path.startswith("['") else path
 
 
 def form_of(graph: Graph) -> FileSignature:
-    """What the file says; taken off the graph."""
+    """Read the call signature of a graph, and remove its attribute from the graph."""
     written = graph.attrs.pop(CALL, None)
     if written is None:
-        return _obvious(graph)
+        return _from_inputs(graph)
     if not isinstance(written, Str):
-        raise BadGraph(f"{graph.name} does not say how it is called", got=f"{CALL} is {written!r}")
+        raise BadGraph(f"{graph.name} has no valid call signature", got=f"{CALL} is {written!r}")
     try:
         facts = json.loads(written.value)
     except (ValueError, RecursionError) as error:
-        raise BadGraph(f"{graph.name} does not say how it is called: {error}") from error
-    for name, (is_needed, is_right) in _FIELDS.items():
-        if not isinstance(facts, dict) or (name not in facts and is_needed):
-            raise BadGraph(f"{graph.name} does not say how it is called: no {name!r} in {CALL}")
-        if name in facts and not is_right(facts[name]):
+        raise BadGraph(f"{graph.name} has no valid call signature: {error}") from error
+    for name, (is_required, is_valid) in _FIELDS.items():
+        if not isinstance(facts, dict) or (name not in facts and is_required):
+            raise BadGraph(f"{graph.name} has no valid call signature: {CALL} has no field {name!r}")
+        if name in facts and not is_valid(facts[name]):
             raise BadGraph(
-                f"{graph.name} does not say how it is called: {name!r} in {CALL} is no such thing",
+                f"{graph.name} has no valid call signature: field {name!r} of {CALL} is malformed",
                 got=repr(facts[name])[:200],
             )
-    said: dict[str, Any] = {name: facts[name] for name in _FIELDS if name in facts}
+    fields: dict[str, Any] = {name: facts[name] for name in _FIELDS if name in facts}
     for name in ("inputs", "unread"):
-        said[name] = [_input(**row) for row in facts.get(name, ())]
-    return FileSignature(**said)
+        fields[name] = [_input(**spec) for spec in facts.get(name, ())]
+    return FileSignature(**fields)
 
 
 def _input(sizes: Sequence[Any] = (), **rest: Any) -> InputSpec:
     return InputSpec(sizes=tuple(sizes), **rest)
 
 
-def _obvious(graph: Graph) -> FileSignature:
-    """The inputs in their order, each with the sizes its descriptor has; an unknown one is a symbol."""
+def _from_inputs(graph: Graph) -> FileSignature:
+    """Use the inputs in order, with the sizes of their descriptors; an unknown size becomes a symbol."""
     inputs: list[InputSpec] = []
     names = [op.name if op.name.isidentifier() else f"input{n}" for n, op in enumerate(graph.inputs)]
     for number, op in enumerate(graph.inputs):
         desc = op.outputs[0].desc
         shape = _logical(desc)
         if shape is None or any(size < -1 for size in shape):
-            raise BadGraph(f"the input {op.name} of {graph.name} has no rank", got=str(shape))
+            raise BadGraph(f"input {op.name} of {graph.name} has an unknown rank", got=f"shape {shape}")
         if not shape and desc.device == "CPU" and not dtypes.to_torch(desc.dtype).is_floating_point:
             inputs.append(InputSpec(f"['{names[number]}']", number=f"n{number}"))
             continue
@@ -130,22 +133,22 @@ def _obvious(graph: Graph) -> FileSignature:
 
 
 def _logical(desc: Desc) -> tuple[int, ...] | None:
-    """An input in an internal format has its sizes in an attribute, and none of its own."""
+    """Return the shape of an input. An input in an internal format has it in an attribute."""
     origin = desc.attrs.get("origin_shape")
     return tuple(origin.value) if not desc.shape and isinstance(origin, ListInt) else desc.shape
 
 
-# What the JSON must be
+# Validation of the JSON
 
 Check = Callable[[Any], bool]
 
 
-def _list_of(is_right: Check) -> Check:
-    return lambda value: isinstance(value, list) and all(map(is_right, value))
+def _list_of(is_valid: Check) -> Check:
+    return lambda value: isinstance(value, list) and all(map(is_valid, value))
 
 
-def _dict_of(is_right: Check) -> Check:
-    return lambda value: isinstance(value, dict) and all(map(is_right, value.values()))
+def _dict_of(is_valid: Check) -> Check:
+    return lambda value: isinstance(value, dict) and all(map(is_valid, value.values()))
 
 
 def _is_text(value: Any) -> bool:
@@ -192,7 +195,7 @@ def _is_input(value: Any) -> bool:
     )
 
 
-# Name -> is it needed, is it right.
+# Name -> whether the field is required, and the check of its value.
 _FIELDS: dict[str, tuple[bool, Check]] = {
     "parameters": (True, _list_of(_is_parameter)),
     "inputs": (True, _list_of(_is_input)),

@@ -1,6 +1,9 @@
-"""Graphs of other producers in the form that the engine runs. What it does not have is said for all ops at
-once; calls of sub-graphs are inlined, a choice among many is a chain of choices between two, and sub-graphs
-take all that their callers pass, in order.
+"""Normalize graphs of other producers to the form that the engine runs.
+
+* One error lists all ops without a kernel.
+* Calls of subgraphs are inlined.
+* A `Case` op becomes a chain of `If` ops.
+* Subgraphs accept all inputs that their callers pass, in order.
 """
 
 from __future__ import annotations
@@ -41,23 +44,23 @@ from torchair.ge.toposort import sort_ops
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 CASES = ("Case", "StatelessCase")
-# What the engine runs without a kernel.
+# Ops that the engine runs without a kernel.
 _SPECIAL = {
     *INPUT_TYPES, OUTPUT_TYPE, "Const", "Constant", "Shape", FORMAT, PRINT, *IF, *WHILE, *CALLS, *CASES,
 }  # fmt: skip
 PARENT = "_parent_node_index"
-"""Of an input or result of a sub-graph: the number of the caller's input or output that it is."""
+"""An attribute of a subgraph's input or output: the index of the caller's input or output."""
 MANY_OPS = 1 << 18
-"""Sub-graphs that call each other twice are as many ops as two to the power of their number."""
+"""The maximum number of ops after inlining. If each of n subgraphs calls the next twice, there are 2^n."""
 SHOWN = 3
 
 
 def normalize_foreign_graph(graph: Graph) -> None:
-    """Bring a graph into our form, or say all that is lacking."""
-    _refuse_lacking(graph)
+    """Normalize a graph in place; raise `UnsupportedOp` with all ops that have no kernel."""
+    _refuse_unsupported(graph)
     for part in (graph, *graph.subgraphs.values()):
         for op in part.ops:
-            _refuse_odd(op)
+            _refuse_malformed(op)
             op.type = "Const" if op.type == "Constant" else op.type
     for part in _called_first(graph):
         for op in [op for op in part.ops if op.subgraphs]:
@@ -72,7 +75,7 @@ def normalize_foreign_graph(graph: Graph) -> None:
 
 
 def _write_references(graph: Graph) -> None:
-    """Reference ops make new values here: what they write on a device is written by an Assign, at the end."""
+    """Add an Assign for each input that a reference op mutates, because kernels return new values here."""
     written = {op.inputs[0] for op in graph.ops if op.type == "Assign" and op.inputs}
     output = graph.output
     for op in list(graph.ops):
@@ -88,15 +91,15 @@ def _write_references(graph: Graph) -> None:
 
 
 def _called_first(graph: Graph) -> list[Graph]:
-    """All graphs, each after those that its ops name. One that comes back to itself would never end."""
+    """Return all graphs in topological order, callees first; raise `BadGraph` for recursion."""
     done: dict[str, Graph] = {}
 
     def visit(part: Graph, path: tuple[str, ...]) -> None:
         for op, name in [(caller, name) for caller in part.ops for name in caller.subgraphs]:
             if name not in graph.subgraphs or name in path:
-                what = "itself" if name in path else "a sub-graph that is not there"
+                what = "a subgraph recursively" if name in path else "a nonexistent subgraph"
                 raise BadGraph(
-                    f"{op.name} ({op.type}) in {part.name} comes to {what}: {name!r}",
+                    f"{op.name} ({op.type}) in {part.name} calls {what}: {name!r}",
                     near=", ".join(graph.subgraphs),
                 )
             if name not in done:
@@ -107,11 +110,11 @@ def _called_first(graph: Graph) -> list[Graph]:
     return [*done.values(), graph]
 
 
-# What is lacking
+# Unsupported ops
 
 
-def _refuse_lacking(graph: Graph) -> None:
-    """Every op without a meaning here: its type, where it is, and what is like it."""
+def _refuse_unsupported(graph: Graph) -> None:
+    """Raise `UnsupportedOp` with the type and the names of each op without a kernel, and similar ops."""
     lacking: dict[str, list[str]] = {}
     torch_ops: dict[str, str] = {}
     for part in (graph, *graph.subgraphs.values()):
@@ -124,57 +127,58 @@ def _refuse_lacking(graph: Graph) -> None:
     if not lacking:
         return
     cures = [
-        f"declare {kind} with torchair.ge.register_prototype, unless it is, and give it a kernel with"
+        f"declare {kind} with torchair.ge.register_prototype, if it is not declared, and add a kernel with"
         f" torchair.ge.register_kernel({kind!r}, fn)"
         for kind in list(lacking)[:1]
     ]
-    cures += [f"import what defines {name}, and its converter" for name in dict.fromkeys(torch_ops.values())]
+    cures += [
+        f"import the module that defines {name} and its converter"
+        for name in dict.fromkeys(torch_ops.values())
+    ]
     raise UnsupportedOp(
-        f"{graph.name} has {len(lacking)} kinds of ops that have no kernel here: {', '.join(lacking)}",
-        got="\n".join(f"{kind}: {_listed(names)}" for kind, names in lacking.items()),
-        near="\n".join(f"{kind}: {_near(kind, torch_ops.get(kind))}" for kind in lacking),
+        f"{graph.name} has {len(lacking)} op types without a kernel: {', '.join(lacking)}",
+        got="\n".join(f"{kind}: {_format_names(names)}" for kind, names in lacking.items()),
+        near="\n".join(f"{kind}: {_suggestions(kind, torch_ops.get(kind))}" for kind in lacking),
         next="; or ".join(reversed(cures)) + "; see docs/guide/custom_ops.md",
     )
 
 
 def _may_run(target: Any) -> bool:
-    """A file runs only those torch ops that this process converts: it may name any."""
+    """Whether a file may run this torch op. A file can name any op, so only ops with a converter may run."""
     return target in WRAPPERS or (isinstance(target, OpOverload) and bool(candidates(original_of(target)[0])))
 
 
-def _listed(names: list[str]) -> str:
+def _format_names(names: list[str]) -> str:
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _near(kind: str, torch_op: str | None) -> str:
-    """What is like it; or why there is nothing."""
+def _suggestions(kind: str, torch_op: str | None) -> str:
+    """Return similar op types, or the reason why there is no kernel."""
     if torch_op is not None:
-        return f"it was run by the torch op {torch_op}, which is not defined here, or has no converter"
-    like = difflib.get_close_matches(kind, kernel_names(), n=SHOWN)
-    return why_without(kind) or ", ".join(like) or "nothing"
+        return f"the exporter ran it with the torch op {torch_op}, which has no definition or converter here"
+    similar = difflib.get_close_matches(kind, kernel_names(), n=SHOWN)
+    return why_without(kind) or ", ".join(similar) or "no similar op"
 
 
-def _refuse_odd(op: Op) -> None:
-    """What reads as a value and is none: an attribute of a kind that its op does not have, a constant of
-    other bytes than its sizes need.
-    """
-    rows = op.prototype.attr_by_name if op.prototype is not None else {}
+def _refuse_malformed(op: Op) -> None:
+    """Raise `BadGraph` for attributes of a wrong type, and constants with a wrong number of bytes."""
+    declared = op.prototype.attr_by_name if op.prototype is not None else {}
     for name, attr in op.attrs.items():
-        if name in rows and isinstance(attr, Raw) and rows[name].type in BY_PROTOTYPE:
+        if name in declared and isinstance(attr, Raw) and declared[name].type in BY_PROTOTYPE:
             raise BadGraph(
-                f"{op.name}: attribute {name!r} is no {rows[name].type}",
+                f"attribute {name!r} of op {op.name} must be of type {declared[name].type}",
                 got=repr(attr),
                 near=str(op.prototype),
             )
     if op.type in ("Const", "Constant"):
         value = op.attrs.get("value")
         if not isinstance(value, TensorAttr) or len(op.outputs) != 1:
-            raise BadGraph(f"the constant {op.name} has no value", got=repr(value)[:200])
+            raise BadGraph(f"constant {op.name} has no value", got=repr(value)[:200])
         is_stored = value.dtype in STORED_AS_BYTES and value.dtype != dtypes.UNDEFINED
         if not is_stored and (value.dtype, value.shape) != (_of(value.value), tuple(value.value.shape)):
             raise BadGraph(
-                f"the constant {op.name} has other bytes than its type and sizes need",
+                f"the bytes of constant {op.name} do not match its dtype and sizes",
                 got=f"{value.value.nbytes} bytes",
                 near=f"{dtypes.BY_RUNTIME[value.dtype].name} {list(value.shape)}",
             )
@@ -184,11 +188,11 @@ def _of(tensor: torch.Tensor) -> int:
     return dtypes.to_ge(tensor.dtype)
 
 
-# Sub-graphs
+# Subgraphs
 
 
 def _fit(graph: Graph, op: Op) -> None:
-    """Let the sub-graphs of an op take what it passes, all of it and in its order, and return its outputs."""
+    """Make the subgraphs of an op accept all of its inputs in order, and return its outputs in order."""
     offset = 1 if op.type in (*IF, *CASES) else 0
     for name in op.subgraphs:
         called = graph.subgraphs[name]
@@ -203,7 +207,8 @@ def _fit_inputs(called: Graph, op: Op, count: int, offset: int) -> None:
         place = _number(data.attrs, PARENT, _number(data.attrs, "index", 0) + offset) - offset
         if not 0 <= place < count or place in places:
             raise BadGraph(
-                f"{data.name} of {called.name} is input {place + offset} of {op.name}",
+                f"{data.name} of subgraph {called.name} refers to input {place + offset} of {op.name}, which "
+                "does not exist or is used twice",
                 got=f"{op.type} with {count + offset} inputs",
             )
         places[place] = data
@@ -214,7 +219,7 @@ def _fit_inputs(called: Graph, op: Op, count: int, offset: int) -> None:
 
 
 def _unread(called: Graph) -> Op:
-    """An input that this sub-graph does not read."""
+    """Add an input that the subgraph does not read."""
     op = Op(called.new_name("unread"), "Data")
     op.slots, op.outputs = [Slot(Desc("x"), None)], [Tensor(op, 0, "y")]
     called.add(op)
@@ -229,7 +234,7 @@ def _fit_outputs(called: Graph, op: Op) -> None:
     wanted = 1 if op.type in WHILE and called.name == op.subgraphs[0] else len(op.outputs)
     if sorted(order) != list(range(wanted)):
         raise BadGraph(
-            f"{called.name} does not return the {wanted} outputs of {op.name}", got=f"outputs {order}"
+            f"subgraph {called.name} must return the {wanted} outputs of {op.name}", got=f"outputs {order}"
         )
     if output is not None:
         output.slots = [slot for _, slot in sorted(zip(order, slots, strict=True), key=lambda pair: pair[0])]
@@ -240,12 +245,13 @@ def _number(attrs: dict[str, Attr], name: str, default: int) -> int:
     return int(found.value) if isinstance(found, Int) else default
 
 
-# A choice among many
+# Case ops
 
 
 def _choose(graph: Graph, part: Graph, case: Op) -> Op:
-    """Case -> If; returns the op that chooses among the branches that are left. A number that no branch has
-    means the last one, as the op is defined.
+    """Replace a Case by an If for its first branch; return the op that selects among the other branches.
+
+    As the op is defined, an index out of range selects the last branch.
     """
     number, *given = case.inputs
     first, *others = case.subgraphs
@@ -276,45 +282,45 @@ def _new_name(graph: Graph, stem: str) -> str:
 
 
 def _with_number(graph: Graph, name: str) -> str:
-    """The same branch, where the number of the branch is passed too."""
-    made = copy_graph(graph.subgraphs[name])
-    made.name = _new_name(graph, name)
-    for data in made.inputs:
+    """Copy a branch, with the branch index as an additional first input."""
+    branch = copy_graph(graph.subgraphs[name])
+    branch.name = _new_name(graph, name)
+    for data in branch.inputs:
         data.attrs["index"] = Int(data.attrs["index"].value + 1)
-    _unread(made).attrs["index"] = Int(0)
-    take_runtime_attrs(made)
-    graph.subgraphs[made.name] = made
-    return made.name
+    _unread(branch).attrs["index"] = Int(0)
+    take_runtime_attrs(branch)
+    graph.subgraphs[branch.name] = branch
+    return branch.name
 
 
 def _among(graph: Graph, case: Op, branches: list[str], count: int) -> tuple[list[str], Op]:
-    """A new branch that chooses among these; its inputs are the number of the branch, then theirs."""
-    made = graph.subgraph(_new_name(graph, case.name))
-    with made:
+    """Add a branch that selects among these branches; its inputs are the branch index, then theirs."""
+    branch = graph.subgraph(_new_name(graph, case.name))
+    with branch:
         given = [add_op("Data", {"x": None}, {"index": Int(place)}, [("y", None)]) for place in range(count)]
         inputs = {"branch_index": given[0], "input": given[1:]}
         outputs = [("output", len(case.outputs))]
         results = add_op("Case", inputs, {}, outputs, subgraphs=branches)
         add_op(OUTPUT_TYPE, {"input": results}, {}, [])
-    take_runtime_attrs(made)
-    return [made.name], results[0].op
+    take_runtime_attrs(branch)
+    return [branch.name], results[0].op
 
 
 # Calls
 
 
 def _refuse_many(graph: Graph) -> None:
-    """Counted before they are made."""
+    """Raise `BadGraph` if inlining would create too many ops; they are counted before any is created."""
     counts: dict[str, int] = {}
     for part in _called_first(graph):
         calls = [counts[op.subgraphs[0]] for op in part.ops if op.type in CALLS]
         counts[part.name] = len(part.ops) + sum(calls)
         if calls and counts[part.name] > MANY_OPS:
-            raise BadGraph(f"{part.name} has more than {MANY_OPS} ops where its calls are inlined")
+            raise BadGraph(f"{part.name} has more than {MANY_OPS} ops after its calls are inlined")
 
 
 def _inline(part: Graph, call: Op, called: Graph) -> None:
-    """Put the ops of a sub-graph where it is called."""
+    """Replace a call by the ops of the subgraph."""
     copied = copy_graph(called)
     given = dict(zip((data.outputs[0] for data in copied.inputs), call.inputs, strict=True))
     ends = copied.output
@@ -337,5 +343,5 @@ def _inline(part: Graph, call: Op, called: Graph) -> None:
     at = part.ops.index(call)
     part.ops[at : at + 1] = inner
     if len({op.name for op in part.ops}) != len(part.ops):
-        raise BadGraph(f"{part.name} has ops with the names of those in {call.name}")
+        raise BadGraph(f"{part.name} has ops with the same names as ops of {call.name}")
     part.by_name = {op.name: op for op in part.ops}

@@ -1,4 +1,4 @@
-"""Graph files as models: read, compiled for this machine, and called, without the code of the model."""
+"""Load graph files as models: read them, compile them for this machine, and call them without model code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from torchair.backend.export import signature
-from torchair.backend.export.assumptions import told
+from torchair.backend.export.assumptions import literal_of
 from torchair.backend.export.file_signature import InputSpec, form_of, title_of
 from torchair.backend.export.import_foreign import normalize_foreign_graph
 from torchair.backend.export.shape_inference import TooLarge, infer_shapes
@@ -61,33 +61,54 @@ from torchair.ops.numerics.formats import FP4, INT4, pack, unpack
 from torchair.passes import GE_PASSES, PLACE_PASSES, run
 
 LARGE = 1 << 12
-"""Bytes from which on a constant is kept apart from the code."""
+"""Constants of at least this many bytes are inputs of the program instead of a part of its code."""
 MANY_SIZES = 64
-"""So many sizes are remembered, with the programs that serve them."""
+"""The maximum number of sizes whose programs are cached."""
 SOME_SIZE = 6
-"""A size to trace with, where any will do."""
+"""A size to trace with if the file has no example."""
 
 
 def load_air(
     path: str | Path, *, device: torch.device | str | None = None, config: CompilerConfig | None = None
 ) -> LoadedModel:
-    """The model of an `.air` file, to be called like the model that was exported; a file of another producer
-    is called with its inputs in order, and returns a tuple of its outputs. It is compiled on the first call.
-    Without a `device` it runs where its arguments are.
+    """Load a graph file as a callable model, which is compiled on its first call.
+
+    Args:
+        path: The `.air` file.
+        device: The device to run on; None for the device of the arguments.
+        config: The options; the mode must be graph mode.
+
+    Returns:
+        A callable with the signature of the exported model. The graph of another producer is called with its
+        inputs in order, and returns a tuple of its outputs.
+
+    Raises:
+        BadGraph: The file is invalid or cannot be run.
+        NotInThisMode: `config` selects capture mode.
+        UnsupportedOp: The graph has ops without a kernel.
+
+    Example:
+        >>> torchair.dynamo_export(x, model=model, export_path="out")
+        >>> model = torchair.load_air("out/export.air", device="cpu")
+        >>> y = model(x)
     """
     settings = resolve_settings(checked(CompilerConfig() if config is None else config))
     if settings.captures:
-        raise NotInThisMode("a graph of the IR runs in graph mode", got=f"mode {settings.mode!r}")
+        raise NotInThisMode(
+            "load_air() requires graph mode",
+            got=f"mode {settings.mode!r}",
+            next="pass a torchair.CompilerConfig() with its default mode",
+        )
     where = torch.device("cpu" if device is None else device)
-    with blamed(f"{path} is no graph that can be run"):
+    with with_file_context(f"{path} cannot be loaded as a graph"):
         model = LoadedModel(read_air(Path(path)), settings, where, Path(path).parent)
     model.follows = device is None
     return model
 
 
 @contextmanager
-def blamed(what: str, kind: type[AirError] = BadGraph) -> Iterator[None]:
-    """A file may say anything: whatever fails because of it is an error of ours, with this said first."""
+def with_file_context(what: str, kind: type[AirError] = BadGraph) -> Iterator[None]:
+    """Raise unexpected errors, which any malformed file can cause, as `kind` with this text first."""
     try:
         yield
     except (AirError, torch.OutOfMemoryError):
@@ -99,8 +120,9 @@ def blamed(what: str, kind: type[AirError] = BadGraph) -> Iterator[None]:
 
 
 class LoadedModel:
-    """Compiles its graph once for all sizes that it may have, and once more for each that cannot be served
-    so.
+    """A graph file as a callable model.
+
+    The graph is compiled once for all sizes, and separately for each size that this program does not support.
     """
 
     def __init__(self, graph: Graph, settings: Settings, device: torch.device, folder: Path) -> None:
@@ -118,7 +140,7 @@ class LoadedModel:
         }
         self.weights = _take_weights(graph, len(self.form.inputs), self.form.weights, device)
         self.follows = False
-        """Does it run where its arguments are?"""
+        """Whether the model runs on the device of its arguments."""
         self.degradations = Diagnostics(settings.strict)
         self.compiled: dict[tuple[int, ...] | None, _Compiled] = {}
         self._runners: dict[tuple[int, ...], Runner] = {}
@@ -126,7 +148,7 @@ class LoadedModel:
 
     @property
     def weight_bytes(self) -> int:
-        """Of all weights."""
+        """The size of all weights in bytes."""
         return sum(weight.nbytes for weight in self.weights)
 
     @property
@@ -138,11 +160,11 @@ class LoadedModel:
         before = self._repeated
         given = None if before is None else before.inputs_of(args, kwargs)
         if before is None or given is None:
-            return self._checked(args, kwargs)
-        with torch.no_grad(), blamed(f"{self._graph.name} cannot be run so", BadCall):
+            return self._call_checked(args, kwargs)
+        with torch.no_grad(), with_file_context(f"{self._graph.name} failed on these arguments", BadCall):
             return self._result(before.runner.run(*given, *self.weights), {})
 
-    def _checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _call_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         arguments = signature.arguments_of(self.form.signature, args, kwargs)
         leaves = signature.leaves_of(arguments)
         self._check_constants(arguments, leaves)
@@ -150,7 +172,7 @@ class LoadedModel:
             self._follow(leaves)
         values = [None if each.number else self._tensor(each, leaves) for each in self.form.inputs]
         sizes = self._sizes(values, leaves)
-        with torch.no_grad(), blamed(f"{self._graph.name} cannot be run so", BadCall):
+        with torch.no_grad(), with_file_context(f"{self._graph.name} failed on these arguments", BadCall):
             given = [
                 evaluate(each.number, sizes) if value is None else self._prepared(value)
                 for each, value in zip(self.form.inputs, values, strict=True)
@@ -171,7 +193,7 @@ class LoadedModel:
         return result
 
     def _follow(self, leaves: Mapping[str, Any]) -> None:
-        """To the device of the first argument; what was compiled for another one is of no use there."""
+        """Move the model to the device of the first argument, and drop programs for other devices."""
         devices = (value.device for value in leaves.values() if isinstance(value, torch.Tensor))
         device = next(devices, self._device)
         if device == self._device:
@@ -193,38 +215,38 @@ class LoadedModel:
             case ["input", str(path)] if path in leaves:
                 return leaves[path]
             case _:
-                raise BadGraph("the file describes a result that the graph does not have", got=str(place))
+                raise BadGraph("the file refers to a result that the graph does not have", got=str(place))
 
     def _check_constants(self, arguments: Mapping[str, Any], leaves: Mapping[str, Any]) -> None:
-        """What is part of the graph must be given as it was, or left out where that means the same."""
+        """Raise `BadCall` if an argument that is a constant of the graph has another value in this call."""
         form = self.form
         known = {*form.places, *(path for path, text in form.constants.items() if text != "None")}
         new = [path for path, value in leaves.items() if path not in known and value is not None]
         if new and form.places:
             raise BadCall(
-                f"argument {title_of(new[0])} was not given when the graph was made, and is no part of it",
-                next="export the model with it",
+                f"the graph has no argument {title_of(new[0])}: it was not passed during the export",
+                next="export the model with this argument",
             )
         for path, text in form.constants.items():
             is_left_out = path not in leaves and signature.parameter_at(path) not in arguments
-            if (form.defaults.get(path) if is_left_out else told(leaves.get(path, ...))) != text:
-                given = "nothing" if path not in leaves else repr(leaves[path])[:80]
+            if (form.defaults.get(path) if is_left_out else literal_of(leaves.get(path, ...))) != text:
+                given = "no value" if path not in leaves else repr(leaves[path])[:80]
                 raise BadCall(
-                    f"argument {title_of(path)} was {text} when the graph was made, and is part of it",
+                    f"argument {title_of(path)} must be {text}, which is a constant of the exported graph",
                     got=given,
-                    next="give it as it was, or export the model once more",
+                    next="pass this value, or export the model again with another one",
                 )
         for first, *others in form.same:
             for other in others:
                 if leaves.get(first) is not leaves.get(other):
                     raise BadCall(
-                        f"arguments {title_of(first)} and {title_of(other)} were one tensor when the graph"
-                        " was made, and are two now",
-                        next="export the model with two tensors",
+                        f"arguments {title_of(first)} and {title_of(other)} must be the same tensor, as when"
+                        " the model was exported",
+                        next="pass the same tensor, or export the model with two tensors",
                     )
 
     def _prepared(self, value: torch.Tensor) -> torch.Tensor:
-        """On the device, and as the graph reads it."""
+        """Return the tensor on the device of the graph, contiguous and without conj or neg bit."""
         return value.to(self._device).resolve_conj().resolve_neg().contiguous()
 
     def _tensor(self, each: InputSpec, leaves: Mapping[str, Any]) -> torch.Tensor:
@@ -240,14 +262,14 @@ class LoadedModel:
             isinstance(size, int) and size != have for size, have in zip(each.sizes, value.shape, strict=True)
         ):
             raise BadCall(
-                f"argument {each.title} has other sizes than the graph",
-                got=f"{list(value.shape)} instead of [{', '.join(map(str, each.sizes))}]",
-                next="export with dynamic=True for a graph of all sizes",
+                f"argument {each.title} must have the sizes [{', '.join(map(str, each.sizes))}]",
+                got=str(list(value.shape)),
+                next="export the model with dynamic=True for other sizes",
             )
         return value
 
     def _sizes(self, values: Sequence[Any], leaves: Mapping[str, Any]) -> dict[str, int]:
-        """The value of each symbol in this call; what is said of a size must hold."""
+        """Return the value of each symbol in this call; raise `BadCall` if an assumption does not hold."""
         found = {each.number: _number(each, leaves) for each in self.form.inputs if each.number and each.at}
         looked_at = [self._tensor(each, leaves) for each in self.form.unread]
         pairs = [
@@ -263,25 +285,30 @@ class LoadedModel:
         for size, have, each in pairs:
             if evaluate(size, found) != have:
                 raise BadCall(
-                    f"argument {each.title} has a size of {have}",
-                    got=f"{size} is {evaluate(size, found)} in this call",
+                    f"a size of argument {each.title} must be {size}, which is {evaluate(size, found)} here",
+                    got=str(have),
+                    next="pass tensors with matching sizes",
                 )
         for name, (least, most) in self.form.symbols.items():
             is_below = least is not None and least > 2 and found.get(name, least) < least
             if name in found and (is_below or (most is not None and found[name] > most)):
-                raise BadCall(f"the graph is for sizes {name} from {least} to {most}", got=str(found[name]))
+                raise BadCall(
+                    f"the graph supports sizes {name} from {least} to {most}",
+                    got=str(found[name]),
+                    next="export the model again with such a size",
+                )
         for text in self.form.guards:
             if not holds(text, found):
                 raise BadCall(
-                    f"the graph is for sizes where {text}: the model branches on it",
+                    f"the graph supports only sizes with {text}, because the model branches on it",
                     got=", ".join(f"{name} = {found[name]}" for name in sorted(names_in(text))),
                     near=", ".join(f"{size} is a size of {each.title}" for size, _, each in pairs),
-                    next="export the model once more with such sizes",
+                    next="export the model again with such sizes",
                 )
         return found
 
     def _example(self, name: str, otherwise: int) -> int:
-        """A size to trace with, of two at least."""
+        """Return a size of at least 2 to trace with."""
         least = self.form.symbols.get(name, [None, None])[0] or 0
         given = self.form.examples.get(name, 0)
         return given if given >= max(least, 2) else max(otherwise, least)
@@ -293,12 +320,12 @@ class LoadedModel:
                 self.compiled.pop(oldest := next(iter(self._runners)), None)
                 del self._runners[oldest]
             general = self._general()
-            found = general if general is not None and general.serves(sizes) else self._get(key, sizes)
+            found = general if general is not None and general.accepts(sizes) else self._get(key, sizes)
             self._runners[key] = found.runner
         return self._runners[key]
 
     def _general(self) -> _Compiled | None:
-        """For all sizes, unless the graph holds only for some."""
+        """Return the program for all sizes, or None if the graph must be compiled per size."""
         if self.form.is_for_each_size:
             return None
         try:
@@ -307,7 +334,7 @@ class LoadedModel:
             if not self.form.names:
                 raise
             self.form.is_for_each_size = True
-            what = f"{self._graph.name} is compiled for each size, not once for all: {first_line(error)}"
+            what = f"{self._graph.name} is compiled for each size separately: {first_line(error)}"
             self.degradations.add(what)
             return None
 
@@ -317,7 +344,7 @@ class LoadedModel:
         return self.compiled[key]
 
     def context(self, sizes: Mapping[str, int], fallbacks: Fallbacks) -> tuple[Context, dict[str, Any]]:
-        """Return the context of a compile for these sizes, or for any if none are given; and the symbols."""
+        """Create the context of a compile for these sizes, or for all sizes if none are given."""
         env = ShapeEnv()
         mode = FakeTensorMode(shape_env=env)
         known: dict[str, Any] = dict(sizes)
@@ -351,11 +378,12 @@ class LoadedModel:
 class _Compiled:
     runner: Runner
     env: Any
-    symbols: dict[str, Any]  # as they were before anything was learned about them
+    symbols: dict[str, Any]  # the original symbols, before guards simplified them
 
-    def serves(self, sizes: Mapping[str, int]) -> bool:
-        """Does all that was taken for granted on the way hold for these sizes? The graph may not have all of
-        them: some are sizes of arguments that it does not read.
+    def accepts(self, sizes: Mapping[str, int]) -> bool:
+        """Whether all guards of the compile hold for these sizes.
+
+        They may include sizes of arguments that the graph does not read.
         """
         values = {symbol: sizes[name] for name, symbol in self.symbols.items()}
         if any(size < 2 for size in values.values()):
@@ -364,7 +392,7 @@ class _Compiled:
 
 
 def _compile(model: LoadedModel, sizes: Mapping[str, int]) -> _Compiled:
-    """What fails on the way is left out, and told: a pass, and at last all of lowering."""
+    """Compile the graph. If a step fails, warn and compile without it: first passes, finally all lowering."""
     detours = Fallbacks(degradations=model.degradations, last="its IR is interpreted, op by op")
     while True:
         ctx, symbols = model.context(sizes, detours)
@@ -394,7 +422,7 @@ def _runner_of(model: LoadedModel, ctx: Context) -> Runner:
 
 
 def _interpreted(graph: Graph, ctx: Context, layouts: tuple[None, ...]) -> Runner:
-    """Run the ops of the IR one after the other."""
+    """Return a runner that interprets the ops one by one, as the last fallback."""
     bare = fx.Graph()
     for place, value in enumerate(ctx.inputs):
         bare.placeholder(f"arg{place}").meta["val"] = value
@@ -406,19 +434,21 @@ def _interpreted(graph: Graph, ctx: Context, layouts: tuple[None, ...]) -> Runne
 
 
 def _check_feeds(graph: Graph, count: int) -> None:
-    """Arguments by their numbers, which must be there."""
+    """Raise `BadGraph` if the graph reads an argument that does not exist."""
     feeds = list(graph.feeds.values())
     numbers = [feed.index for feed in feeds if isinstance(feed, ArgumentFeed)]
     numbers += [index for feed in feeds if isinstance(feed, PackFeed) for index in feed.indices]
     numbers += [result.base for result in graph.results if isinstance(result, AliasResult)]
     if any(not 0 <= number < count for number in numbers):
-        raise BadGraph(f"{graph.name} reads an argument that it does not have", got=f"{numbers} of {count}")
+        raise BadGraph(
+            f"{graph.name} reads a nonexistent argument", got=f"argument indices {numbers}, {count} arguments"
+        )
 
 
 def _fixed(each: InputSpec) -> list[int]:
     sizes = [size for size in each.sizes if isinstance(size, int)]
     if len(sizes) != len(each.sizes):
-        raise BadGraph(f"the state {each.state!r} has no fixed sizes", got=str(list(each.sizes)))
+        raise BadGraph(f"state {each.state!r} must have fixed sizes", got=str(list(each.sizes)))
     return sizes
 
 
@@ -429,25 +459,25 @@ def _on(result: Result, device: torch.device) -> Result:
 
 
 _WORDS = {INT4: (torch.uint8, torch.int32), **dict.fromkeys(FP4, (torch.uint8,))}
-"""What torch packs values of four bits in, along the last dim."""
+"""The dtypes in which torch packs 4-bit values, along the last dim."""
 
 
 def _one_per_element(each: InputSpec, value: torch.Tensor) -> torch.Tensor:
-    """Values of four bits: given so, or packed as torch has them."""
+    """Return a tensor of 4-bit values with one value per element; unpack it if needed."""
     if value.dtype == dtypes.SMALL[each.dtype]:
         return value
     if value.dtype in _WORDS[each.dtype] and value.ndim:
         return unpack(value.contiguous(), each.dtype)
     words = " or ".join(map(str, _WORDS[each.dtype]))
     raise BadCall(
-        f"argument {each.title} is {dtypes.BY_RUNTIME[each.dtype].name}",
+        f"argument {each.title} must have {dtypes.BY_RUNTIME[each.dtype].name} values",
         got=str(value.dtype),
-        next=f"give {dtypes.SMALL[each.dtype]} with a value in each element, or {words} with several in each",
+        next=f"pass {dtypes.SMALL[each.dtype]} with one value per element, or {words} with packed values",
     )
 
 
 def _written(graph: Graph) -> list[int]:
-    """The arguments that the graph writes."""
+    """Return the indices of arguments that the graph mutates."""
     targets = [op.inputs[0].op for op in graph.ops if op.type == "Assign" and op.inputs]
     feeds = [
         graph.feeds.get(op.name) for op in (*targets, *graph.inputs) if op in targets or op.type == "RefData"
@@ -465,7 +495,7 @@ def _number(each: InputSpec, leaves: Mapping[str, Any]) -> int:
 
 
 def _take_weights(graph: Graph, first: int, names: Sequence[str], device: torch.device) -> list[torch.Tensor]:
-    """Constants that were weights, and large ones, become arguments: they are no part of the code."""
+    """Turn constants that were weights, and large ones, into arguments: code does not contain them."""
     weights: list[torch.Tensor] = []
     for op in graph.ops:
         value = op.attrs.get("value")

@@ -1,6 +1,7 @@
-"""How a model is called, as plain data: where in the user's arguments each flat argument of its graph is
-found, and how the results of the graph are put together. With it a graph is called like the model, without
-its code.
+"""The call signature of a model as plain data, so that its graph can be called without the model's code.
+
+It records where in the user's arguments each flat argument of the graph is found, and how the model's result
+is rebuilt from the outputs of the graph.
 """
 
 from __future__ import annotations
@@ -22,32 +23,32 @@ from torchair.core.torch_private.fake.pytree import children_of, leaves_by_path
 Plain = bool | int | float | str | None
 EMPTY = inspect.Parameter.empty
 TUPLE = "tuple"
-"""How a form says that items are the fields of a named tuple."""
+"""The kind of an output spec whose items are the fields of a named tuple."""
 
 
 class Fields(dict[str, Any]):
-    """Results by name where the class that the model returned is not loaded: `out["logits"]` or
-    `out.logits`.
-    """
+    """Results by name if the class that the model returned is not loaded: `out["logits"]`, `out.logits`."""
 
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"the model returned no {name!r}, but {', '.join(self)}") from None
+            raise AttributeError(
+                f"the model's result has no field {name!r}, only {', '.join(self)}"
+            ) from None
 
 
 # Arguments
 
 
 def parameters_of(function: Callable[..., Any]) -> list[tuple[str, str, bool]]:
-    """Name, kind and "may be left out" of each parameter."""
+    """Return the name and kind of each parameter, and whether it is optional."""
     found = inspect.signature(function).parameters.values()
     return [(each.name, each.kind.name, each.default is not EMPTY) for each in found]
 
 
 def signature_of(parameters: Sequence[Sequence[Any]]) -> inspect.Signature:
-    """The signature that has these parameters."""
+    """Return the signature with these parameters; raise `BadGraph` if they are invalid."""
     try:
         return inspect.Signature(
             [
@@ -58,31 +59,33 @@ def signature_of(parameters: Sequence[Sequence[Any]]) -> inspect.Signature:
             ]
         )
     except ValueError as error:
-        raise BadGraph(f"no function has such parameters: {error}") from error
+        raise BadGraph(f"the file has an invalid call signature: {error}") from error
 
 
 def arguments_of(
     signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a call gives, by parameter."""
+    """Bind the arguments of a call to parameters; raise `BadCall` if they do not match."""
     try:
         return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
-        raise BadCall(f"the model cannot be called so: {error}") from None
+        raise BadCall(
+            f"the arguments do not match the signature of the exported model: {error}", near=str(signature)
+        ) from None
 
 
 def leaves_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves of what parameters have, by their place: `['x']`, `['cache'][0]`."""
+    """Return the leaves of the arguments by their paths: `['x']`, `['cache'][0]`."""
     return leaves_by_path(dict(arguments))
 
 
 def parameter_at(path: str) -> str:
-    """The parameter that a leaf is of."""
+    """Return the parameter that a leaf's path begins with."""
     return path[2 : path.index("']")]
 
 
 def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """What parameters have where a call leaves them out."""
+    """Return the default values of parameters."""
     found = inspect.signature(function).parameters.values()
     return {each.name: each.default for each in found if each.default is not EMPTY}
 
@@ -91,7 +94,7 @@ def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]], is_of_one_size: bool = True) -> Any:
-    """What a model returned, as data; `location_of` says where a tensor of it comes from."""
+    """Describe the result of a model as data; `place_of` returns the origin of each tensor."""
     if isinstance(result, torch.Tensor):
         return {"tensor": place_of(result)}
     if isinstance(result, ResultIndex):
@@ -108,8 +111,8 @@ def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]], is_of_on
     elif isinstance(result, list | tuple):
         if kind is torch.Size and not is_of_one_size and not any(isinstance(n, ResultIndex) for n in result):
             raise NotPossible(
-                "the model returns the torch.Size of an argument, which is another one in each call",
-                next="return its sizes one by one, as x.size(0)",
+                "cannot export a model that returns the torch.Size of an argument with dynamic sizes",
+                next="return the sizes one by one, for example x.size(0)",
             )
         base = "list" if isinstance(result, list) else "tuple"
         listed = [form_of(item, place_of, is_of_one_size) for item in result]
@@ -118,12 +121,16 @@ def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]], is_of_on
         children = children_of(result)
         if children is None:
             raise NotPossible(
-                f"the model returns a {kind.__module__}.{kind.__qualname__}, which no file can hold",
-                next="return tensors, numbers, and lists, tuples, dicts or dataclasses of them",
+                f"cannot export a model that returns a {kind.__module__}.{kind.__qualname__}",
+                next="return tensors, numbers, or lists, tuples, dicts or dataclasses of them",
             )
         return {"list": [form_of(item, place_of, is_of_one_size) for item in children]}
     if not all(isinstance(key, str) for key in items):
-        raise NotPossible("the model returns a dict whose keys are no strings", got=repr(list(items)))
+        raise NotPossible(
+            "cannot export a model that returns a dict with keys other than strings",
+            got=repr(list(items)),
+            next="return a dict with string keys",
+        )
     return {
         "items": {key: form_of(item, place_of, is_of_one_size) for key, item in items.items()},
         "type": "" if kind is dict else _name_of(kind),
@@ -132,12 +139,12 @@ def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]], is_of_on
 
 
 def _name_of(kind: type) -> str:
-    """Return where `_class_at` finds a class."""
+    """Return the name by which `_class_at` finds a class."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _fields_of(kind: type) -> tuple[str, ...] | None:
-    """The names of the fields of a named tuple, which may be one of torch's; None of other classes."""
+    """Return the field names of a named tuple, including torch's struct sequences; None for other classes."""
     if not issubclass(kind, tuple):
         return None
     is_structseq = isinstance(getattr(kind, "n_sequence_fields", None), int)
@@ -146,7 +153,7 @@ def _fields_of(kind: type) -> tuple[str, ...] | None:
 
 
 def build(form: Mapping[str, Any], tensor_at: Callable[[list[Any]], Any]) -> Any:
-    """The result again. A class is found where its module is loaded; nothing is imported."""
+    """Rebuild the model's result. Classes are looked up in loaded modules; nothing is imported."""
     match form:
         case {"tensor": place}:
             return tensor_at(place)
@@ -162,11 +169,11 @@ def build(form: Mapping[str, Any], tensor_at: Callable[[list[Any]], Any]) -> Any
             fields = {key: build(item, tensor_at) for key, item in items.items()}
             return fields if not name else _instance(name, fields)
         case _:
-            raise BadCall("the file describes a result of no known kind", got=str(form)[:200])
+            raise BadCall("the file describes the result in an unknown format", got=str(form)[:200])
 
 
 def returns_arguments(form: Any) -> bool:
-    """Is something of the result an argument as it was given?"""
+    """Whether the result contains an argument itself."""
     if isinstance(form, Mapping):
         place = form.get("tensor")
         return (
@@ -176,7 +183,7 @@ def returns_arguments(form: Any) -> bool:
 
 
 def _class_at(name: str) -> Any:
-    """What a loaded module has at this place."""
+    """Look up a name in a loaded module; None if it does not exist."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):
@@ -190,51 +197,50 @@ def _instance(name: str, items: dict[str, Any]) -> Any:
         dataclasses.is_dataclass(found) or issubclass(found, dict) or hasattr(found, "_fields")
     )
     try:
-        return _made(found, items) if is_known else Fields(items)
+        return _construct(found, items) if is_known else Fields(items)
     except TypeError:
-        return Fields(items)  # a class of other fields
+        return Fields(items)  # the class has other fields now
 
 
-def _made(kind: type, items: dict[str, Any]) -> Any:
-    """An instance with these items. A constructor of a dataclass does not take all fields, and may change
-    what it takes, which it has done once before.
+def _construct(kind: type, items: dict[str, Any]) -> Any:
+    """Create an instance with these items. All fields of a dataclass are set after construction: its
+    constructor may not accept some of them, and may convert others a second time.
     """
     if not dataclasses.is_dataclass(kind) or issubclass(kind, Mapping):
         return kind(**items)
     fields = {each.name: each.init for each in dataclasses.fields(kind)}
-    made = kind(**{name: item for name, item in items.items() if fields.get(name, True)})
+    instance = kind(**{name: item for name, item in items.items() if fields.get(name, True)})
     for name, item in items.items():
-        object.__setattr__(made, name, item)
-    return made
+        object.__setattr__(instance, name, item)
+    return instance
 
 
 def _listed(name: str, base: type[list[Any]] | type[tuple[Any, ...]], items: list[Any]) -> Any:
-    """A list or tuple, of the class that the model returned where that is loaded."""
+    """Return a list or tuple, of the class that the model returned if that is loaded."""
     found = _class_at(name)
     if not isinstance(found, type) or not issubclass(found, base):
         return base(items)
     try:
         return found(items)
     except TypeError:
-        return base(items)  # a class that takes more, or others
+        return base(items)  # the class has another constructor
 
 
 def _named_tuple(name: str, items: dict[str, Any]) -> tuple[Any, ...]:
-    """Of the class that the model returned, or of one with the same name and fields where that is not loaded
-    or has other fields now.
+    """Return a named tuple of the class that the model returned. If that is not loaded, or has other fields
+    now, create a class with the same name and fields.
     """
     found, fields = _class_at(name), tuple(items)
     if not isinstance(found, type) or _fields_of(found) != fields:
-        found = _like_it(name.rpartition(":")[2].rpartition(".")[2], fields)
+        found = _new_class(name.rpartition(":")[2].rpartition(".")[2], fields)
     if hasattr(found, "n_sequence_fields"):
         return found(tuple(items.values()))
-    return tuple.__new__(found, items.values())  # as the model left it: `__new__` may have done more
+    return tuple.__new__(found, items.values())  # without the class's own `__new__`, which may convert items
 
 
 @functools.cache
-def _like_it(name: str, fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
-    """A class of named tuples."""
+def _new_class(name: str, fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
     try:
         return namedtuple(name if name.isidentifier() else "Result", fields)  # pyright: ignore[reportUntypedNamedTuple]
     except ValueError as error:
-        raise BadGraph(f"the file describes a named tuple with fields that none can have: {error}") from error
+        raise BadGraph(f"the file describes a named tuple with invalid field names: {error}") from error

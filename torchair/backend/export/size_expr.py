@@ -1,4 +1,4 @@
-"""Sizes and conditions on them as text: arithmetic and comparisons of names, which a file may hold."""
+"""Evaluate sizes and size conditions that files contain as text: arithmetic and comparisons of names."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ _COMPARISONS: dict[type[ast.AST], Any] = {
 }
 _CHOICES = {"max": max, "min": min}
 LONGEST = 4096
-"""Letters of the longest size: arithmetic on numbers of many digits takes time and memory."""
+"""The maximum number of characters of a size. Arithmetic on numbers of many digits takes time and memory."""
 
 
 def names_in(text: str) -> set[str]:
-    """The symbols that a text is made of."""
+    """Return the symbols in an expression."""
     found = {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
     return found - _CHOICES.keys()
 
 
 def evaluate(text: str, values: Mapping[str, Any]) -> Any:
-    """The size that a text means where its names have these values."""
-    return _evaluated(_value, text, values)
+    """Evaluate a size with these values of its symbols."""
+    return _evaluate(_value, text, values)
 
 
 def holds(text: str, values: Mapping[str, Any]) -> bool:
-    """Is a condition true where its names have these values?"""
-    return bool(_evaluated(_condition, text, values))
+    """Whether a size condition is true with these values of its symbols."""
+    return bool(_evaluate(_condition, text, values))
 
 
 def _parsed(text: str) -> ast.expr:
     try:
         return ast.parse(text[: LONGEST + 1], mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadGraph(f"{text[:80]!r} is no size") from error
+        raise BadGraph(f"{text[:80]!r} is not a valid size") from error
 
 
-def _evaluated(how: Any, text: str, values: Mapping[str, Any]) -> Any:
+def _evaluate(how: Any, text: str, values: Mapping[str, Any]) -> Any:
     if len(text) > LONGEST:
-        raise BadGraph(f"{text[:80]!r}… is no size")
+        raise BadGraph(f"{text[:80]!r}… is not a valid size: it has more than {LONGEST} characters")
     try:
         return how(_parsed(text), text, values)
     except (ArithmeticError, RecursionError) as error:
-        raise BadGraph(f"{text[:80]!r} has no value here: {error}", got=str(dict(values))) from error
+        raise BadGraph(f"cannot evaluate {text[:80]!r}: {error}", got=str(dict(values))) from error
 
 
 def _value(node: ast.expr, text: str, values: Mapping[str, Any]) -> Any:
@@ -76,7 +76,7 @@ def _value(node: ast.expr, text: str, values: Mapping[str, Any]) -> Any:
         case ast.Call(func=ast.Name(id=name), args=[left, right], keywords=[]) if name in _CHOICES:
             return _CHOICES[name](_value(left, text, values), _value(right, text, values))
         case _:
-            raise BadGraph(f"{text[:80]!r} is no size that this call tells", near=", ".join(values))
+            raise BadGraph(f"{text[:80]!r} is not a valid size for this call", near=", ".join(values))
 
 
 def _condition(node: ast.expr, text: str, values: Mapping[str, Any]) -> bool:
@@ -89,4 +89,4 @@ def _condition(node: ast.expr, text: str, values: Mapping[str, Any]) -> bool:
         case ast.UnaryOp(op=ast.Not(), operand=inner):
             return not _condition(inner, text, values)
         case _:
-            raise BadGraph(f"{text[:80]!r} is no condition on sizes", near=", ".join(values))
+            raise BadGraph(f"{text[:80]!r} is not a valid size condition", near=", ".join(values))

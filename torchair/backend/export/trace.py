@@ -1,4 +1,4 @@
-"""A model as one graph of the IR, with what it was called with and what it returned around the graph."""
+"""Trace a model as one graph of the IR, together with its arguments and its result."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ SQUEEZE = torch.ops.aten.squeeze
 
 @dataclass
 class TracedModel:
-    """One call of a model: the graph, its flat arguments, and the results that stood for those of the graph.
-    They are empty: nothing was computed, and nothing of the user's was written.
+    """One traced call of a model: the graph, its flat arguments, and placeholders for its results.
+
+    The placeholders are uninitialized: nothing was computed, and no user tensor was written.
     """
 
     graph: Graph
@@ -42,49 +43,55 @@ class TracedModel:
     outputs: list[Any] = field(default_factory=list)
     result: Any = None
     fakes: dict[int, torch.Tensor] = field(default_factory=dict)
-    """What stood for a tensor of the call, by its identity: read by the graph, or only looked at."""
+    """The fake tensor of each tensor of the call, by `id`, even if only its metadata was used."""
     facts: list[Any] = field(default_factory=list)
-    """Conditions on sizes that tracing took for granted, beside the guards of the symbols."""
+    """Conditions on sizes that tracing assumed, in addition to the guards of the symbols."""
 
 
 def trace(
     model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: bool, settings: Settings
 ) -> TracedModel:
-    """Convert a model that is one graph. What has no converter is refused: no other engine knows it."""
+    """Convert a model that is one graph; raise `NotPossible` for ops without a converter, which other engines
+    cannot run.
+    """
     found: list[TracedModel] = []
     tensors = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, torch.Tensor)]
 
     def convert(
         gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, request: CompileFxArgs
-    ) -> _Standing:
+    ) -> _RecordingStub:
         if request.buckets is not None:
             raise NotPossible(
-                "a file has fixed sizes or any, and no gears", next="export without set_dim_gears"
+                "cannot export a model with gears: a file has fixed or dynamic sizes",
+                next="export without set_dim_gears()",
             )
-        squeezed = _not_one(gm)
-        found.append(_converted(gm, inputs, settings, request.arg_names))
+        squeezed = _squeeze_conditions(gm)
+        found.append(_convert(gm, inputs, settings, request.arg_names))
         found[-1].fakes = looked_at(found[-1].ctx.info.fake_mode, tensors)
         found[-1].facts = squeezed
-        return _Standing(found[-1])
+        return _RecordingStub(found[-1])
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         return compile_dynamo(gm, inputs, settings, {}, convert)
 
     torch.compiler.reset()
     try:
-        # Numbers among the arguments are constants of the graph. Dynamo leaves recurrent layers out of its
-        # graphs unless told otherwise, and here all must be in one.
+        # Numbers among the arguments are constants of the graph. By default, Dynamo breaks the graph at
+        # recurrent layers, but an export needs a single graph.
         whole = dynamo_config.patch(specialize_float=True, specialize_int=True, allow_rnn=True)
         with torch.no_grad(), whole, decisions() as decided, _plain_attention():
             result = torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic)(*args, **kwargs)
     except BackendCompilerFailed as error:
-        # What is said here is said to the user as it is.
+        # Raise our own errors without Dynamo's wrapper.
         inner = error.inner_exception
         raise (inner if isinstance(inner, AirError) else error) from None
     finally:
         torch.compiler.reset()
     if not found:
-        raise NotPossible("the model has no op of a tensor: there is no graph to write")
+        raise NotPossible(
+            "cannot export the model: it has no tensor op, so there is no graph to write",
+            next="export a module that computes its outputs from its inputs",
+        )
     found[0].result = result
     found[0].facts += decided
     return found[0]
@@ -92,7 +99,7 @@ def trace(
 
 @contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Layers of torch as ops of their own, not as the one fused op that they are in inference."""
+    """Trace torch's attention layers as separate ops, instead of the fused op of the inference fast path."""
     own = mha.get_fastpath_enabled()
     mha.set_fastpath_enabled(False)
     try:
@@ -101,8 +108,8 @@ def _plain_attention() -> Iterator[None]:
         mha.set_fastpath_enabled(own)
 
 
-def _not_one(gm: fx.GraphModule) -> list[Any]:
-    """A size of 1 would be squeezed away, and was not."""
+def _squeeze_conditions(gm: fx.GraphModule) -> list[Any]:
+    """Return the condition `size != 1` for each symbolic size that a squeeze did not remove."""
     squeezes = [node for node in gm.graph.nodes if getattr(node.target, "overloadpacket", None) is SQUEEZE]
     found: list[Any] = []
     for node in squeezes:
@@ -112,7 +119,7 @@ def _not_one(gm: fx.GraphModule) -> list[Any]:
     return found
 
 
-def _converted(
+def _convert(
     gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, names: tuple[str, ...]
 ) -> TracedModel:
     degradations = Diagnostics(settings.strict, graph_location(gm))
@@ -124,22 +131,22 @@ def _converted(
     if report.fallbacks:
         lacking = dict.fromkeys(f"{r.op}: {r.why} ({r.source})" for r in report.fallbacks)
         raise NotPossible(
-            f"{len(lacking)} ops of the model are no ops of the IR, and no other engine knows them",
+            f"cannot export the model: {len(lacking)} of its ops have no converter to the IR",
             got="\n         ".join(lacking),
-            next="register_fx_node_ge_converter gives an op a converter",
+            next="add a converter with register_fx_node_ge_converter()",
         )
     run(HAND_OVER_PASSES, graph, context)
     return TracedModel(graph, ctx)
 
 
 class ResultIndex(int):
-    """A number that the graph returns: its place among the results."""
+    """A number that the graph returns, with its index among the results."""
 
     place: int
 
 
-class _Standing:
-    """Stands for the compiled graph: gives results of the right form, and keeps what it was called with."""
+class _RecordingStub:
+    """Replace the compiled graph while tracing: record the arguments, and return uninitialized results."""
 
     def __init__(self, traced: TracedModel) -> None:
         self._traced = traced
@@ -175,5 +182,5 @@ def _empty(result: Result, args: Sequence[Any]) -> Any:
             meta = result.tensor.meta
             if isinstance(meta, Host):
                 return torch.empty(meta.shape, dtype=meta.dtype)
-            assert meta is not None, "what is returned has been inferred"
+            assert meta is not None, "the results of the graph have been inferred"
             return torch.empty([hint(size) for size in meta.shape], dtype=meta.dtype, device=meta.device)

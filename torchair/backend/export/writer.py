@@ -1,4 +1,4 @@
-"""Export: a model as a graph file that other engines, and `load_air`, run without its code."""
+"""Export a model as a graph file, which other engines and `load_air` run without the model's code."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from torchair.backend.dynamo.patch_hcom import patch_for_hcom
-from torchair.backend.export.assumptions import granted, spec_of
+from torchair.backend.export.assumptions import assumptions_of, spec_of
 from torchair.backend.export.cluster_config import cluster_files, groups_of
 from torchair.backend.export.signature import (
     arguments_of,
@@ -47,7 +47,7 @@ from torchair.ge.host import Host
 from torchair.ge.proto.write import to_bytes
 
 CALL = "_torchair_call"
-"""How the graph is called like the model it is of, as JSON: an attribute of the graph."""
+"""The graph attribute with the model's call signature as JSON."""
 READABLE = "dynamo.pbtxt"
 MODULES = "nn_module_stack"
 
@@ -61,15 +61,35 @@ def dynamo_export(
     config: CompilerConfig = CompilerConfig(),  # noqa: B008 - read, never written
     **kwargs: Any,
 ) -> None:
-    """Write `model`, traced with these sample inputs, as `<export_path>/<export_name>.air`, with
-    `dynamo.pbtxt` to read and, from 1848 MiB on, its weights in files of their own.
+    """Export a model as the graph file `<export_path>/<export_name>.air`.
+
+    `dynamo.pbtxt` is a readable form of the graph. If graph and weights exceed 1848 MiB, the weights are
+    written to separate files. Nothing is written, and an error is logged, if a path is a symbolic link.
+
+    Args:
+        *args: Sample inputs that the model is traced with.
+        model: The module to export.
+        export_path: The directory of the files.
+        export_name: The name of the graph file, without `.air`; with several processes, the rank is added.
+        dynamic: Whether the graph accepts other sizes than those of the sample inputs.
+        config: The options; the mode must be graph mode.
+        **kwargs: Sample keyword inputs.
+
+    Raises:
+        BadOption: `model` is not a module.
+        NotInThisMode: `config` selects capture mode.
+        NotPossible: The model cannot be exported, for example because an op has no converter.
+
+    Example:
+        >>> torchair.dynamo_export(x, model=model, export_path="out", dynamic=True)
+        >>> torchair.load_air("out/export.air")(x)
     """
     folder, name = Path(export_path), Path(export_name).name
     rank, size = rank_and_size()
     file = f"{name}.air" if size == 1 else f"{name}{rank}.air"
     for path in (folder, folder / file):
         if path.is_symlink():
-            logger.error("nothing is exported: %s is a symbolic link", path)
+            logger.error("the model is not exported: %s is a symbolic link", path)
             return
     patch_for_hcom()
     below = "" if size == 1 else f"rank_{rank}/"
@@ -78,7 +98,7 @@ def dynamo_export(
 
 @dataclass(frozen=True)
 class OutputPath:
-    """Where the files of a graph are: the graph, its weights below a folder of their own, a text to read."""
+    """The paths of an export: the graph, the directory of its weights, and the readable text."""
 
     folder: Path
     file: str
@@ -94,14 +114,21 @@ def write_model(
     config: CompilerConfig,
     place: OutputPath,
 ) -> None:
-    """Trace, and write all files or none."""
+    """Trace the model and write its files. If writing fails, no file is left."""
     if not isinstance(model, torch.nn.Module):
         raise BadOption("model must be a torch.nn.Module", got=f"{model!r} ({type(model).__name__})")
     settings = resolve_settings(checked(config))
     if settings.captures:
-        raise NotInThisMode("only graph mode has graphs that can be written", got=f"mode {settings.mode!r}")
+        raise NotInThisMode(
+            "export requires graph mode",
+            got=f"mode {settings.mode!r}",
+            next="pass a torchair.CompilerConfig() with its default mode",
+        )
     if settings.frozen_parameter:
-        raise NotPossible("frozen_parameter cannot be combined with export", next="leave it out")
+        raise NotPossible(
+            "frozen_parameter cannot be combined with export",
+            next="set experimental_config.frozen_parameter = False",
+        )
     settings = replace(settings, options={**settings.options, "experimental_config.enable_ref_data": True})
     traced = trace(model, args, kwargs, dynamic, settings)
     names = _names_of(model)
@@ -115,7 +142,7 @@ def write_model(
     graph, call = exported(traced, weights, titles, model, args, kwargs)
     if settings.module_stacks:
         _record_modules(graph)
-    beside = _beside(graph, place) if settings.cluster_templates else {}
+    templates = _cluster_templates(graph, place) if settings.cluster_templates else {}
     with air_file.writing(place.folder) as into:
         if place.readable:
             air_file.write_readable(into, place.readable, to_pbtxt(graph))
@@ -125,7 +152,7 @@ def write_model(
         air_file.write_weights(into, states, is_shown=False)
         graph.attrs[CALL] = Str(json.dumps(call))
         air_file.write_bytes(into, place.file, to_bytes(graph, normalised=True, runtime=True))
-        for name, text in beside.items():
+        for name, text in templates.items():
             air_file.write_bytes(into, name, text.encode())
         air_file.write_digests(into, place.file)
     logger.info("%s has %s ops and %s weights", place.folder / place.file, len(graph.ops), len(weights))
@@ -134,7 +161,7 @@ def write_model(
 def _write_weights(
     into: air_file.Writing, graph: Graph, weights: Mapping[str, tuple[str, torch.Tensor]], place: OutputPath
 ) -> None:
-    """Into the ops that stand for them, or into files of their own where the graph would be too large."""
+    """Embed the weights in the graph, or write them to separate files if the graph would be too large."""
     size = sum(tensor.nbytes for _, tensor in weights.values())
     if size + len(to_bytes(graph, normalised=True)) <= air_file.EXTERNAL_FROM:
         for op_name, (_, tensor) in weights.items():
@@ -149,7 +176,7 @@ def _write_weights(
 
 
 def _record_modules(graph: Graph) -> None:
-    """Which module each op is of, as `layers.0.linear`, where modules are nested."""
+    """Record the module of each op, for example `layers.0.linear`, if modules are nested."""
     for op in graph.ops:
         node = None if op.origin is None else op.origin.node
         stack = [] if node is None else list((node.meta.get(MODULES) or {}).values())
@@ -157,8 +184,8 @@ def _record_modules(graph: Graph) -> None:
             op.attrs[MODULES] = Str(module_title(str(stack[-1][0])).removeprefix("fn."))
 
 
-def _beside(graph: Graph, place: OutputPath) -> dict[str, str]:
-    """Written by one of several processes, where the graph talks to the others."""
+def _cluster_templates(graph: Graph, place: OutputPath) -> dict[str, str]:
+    """Return the cluster files. Only rank 0 writes them, if the graph communicates with other processes."""
     rank, size = rank_and_size()
     groups = groups_of(graph) if size > 1 and rank == 0 else {}
     name = place.file.removesuffix(f"{rank}.air")
@@ -166,13 +193,14 @@ def _beside(graph: Graph, place: OutputPath) -> dict[str, str]:
 
 
 def _check_file_names(titles: Sequence[str]) -> None:
-    """Two weights in one file would be one weight."""
+    """Raise `NotPossible` if two weights would be written to the same file."""
     seen: dict[str, str] = {}
     for title in titles:
         other = seen.setdefault(_file_name(title), title)
         if other != title:
             raise NotPossible(
-                f"the weights {other} and {title} would have one file name, {_file_name(title)}",
+                f"cannot export the model: weights {other} and {title} have the same file name",
+                got=_file_name(title),
                 next="rename one of them",
             )
 
@@ -181,9 +209,9 @@ def _check_values(names: Mapping[int, str], tensors: Sequence[torch.Tensor]) -> 
     empty = [names[id(tensor)] for tensor in tensors if tensor.is_meta]
     if empty:
         raise NotPossible(
-            "weights on the meta device have no values to write",
+            "cannot export weights on the meta device: they have no values",
             got=", ".join(empty[:8]),
-            next="load the model's weights first",
+            next="load the model's weights before the export",
         )
 
 
@@ -192,7 +220,7 @@ def _file_name(title: str) -> str:
 
 
 def _names_of(model: torch.nn.Module) -> dict[int, str]:
-    """The first name of each parameter and buffer, by its identity."""
+    """Return the first name of each parameter and buffer, by its `id`."""
     found: dict[int, str] = {}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         found.setdefault(id(tensor), name)
@@ -200,7 +228,7 @@ def _names_of(model: torch.nn.Module) -> dict[int, str]:
 
 
 def _weights(traced: TracedModel, names: Mapping[int, str]) -> dict[str, torch.Tensor]:
-    """The inputs of the graph that are the model's own tensors, and are not written."""
+    """Return the inputs of the graph that are the model's parameters or buffers and are not mutated."""
     found: dict[str, torch.Tensor] = {}
     for op in traced.graph.inputs:
         feed = traced.graph.feeds.get(op.name)
@@ -212,7 +240,7 @@ def _weights(traced: TracedModel, names: Mapping[int, str]) -> dict[str, torch.T
 
 
 def _states(traced: TracedModel, names: Mapping[int, str]) -> list[torch.Tensor]:
-    """The model's own tensors that the graph writes."""
+    """Return the model's parameters and buffers that the graph mutates."""
     feeds = [traced.graph.feeds.get(op.name) for op in traced.graph.inputs if op.type == "RefData"]
     values = [traced.args[feed.index] for feed in feeds if isinstance(feed, ArgumentFeed)]
     return [value for value in values if id(value) in names]
@@ -226,21 +254,21 @@ def exported(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> tuple[Graph, dict[str, Any]]:
-    """The graph without its weights among the arguments, and how it is called."""
+    """Return the graph without its weights among the arguments, and its call signature."""
     graph = copy_graph(traced.graph)
-    taken = {feed.index for name in weights if isinstance(feed := graph.feeds[name], ArgumentFeed)}
-    kept = sorted(_read(graph) - taken)
-    number = {old: new for new, old in enumerate(kept)}
+    embedded = {feed.index for name in weights if isinstance(feed := graph.feeds[name], ArgumentFeed)}
+    indices = sorted(_used_arguments(graph) - embedded)
+    number = {old: new for new, old in enumerate(indices)}
     feeds = {name: feed for name, feed in graph.feeds.items() if name not in weights}
     graph.feeds = {name: _renumbered(feed, number) for name, feed in feeds.items()}
     graph.results = [_based(result, number) for result in graph.results]
     _renumber_inputs(graph, weights)
-    call = {**_call(traced, kept, states, model, args, kwargs), "weights": sorted(weights)}
+    call = {**_call(traced, indices, states, model, args, kwargs), "weights": sorted(weights)}
     return graph, call
 
 
-def _read(graph: Graph) -> set[int]:
-    """The arguments that matter."""
+def _used_arguments(graph: Graph) -> set[int]:
+    """Return the indices of arguments that the graph reads or returns views of."""
     feeds = list(graph.feeds.values())
     plain = [feed.index for feed in feeds if isinstance(feed, ArgumentFeed)]
     packed = [index for feed in feeds if isinstance(feed, PackFeed) for index in feed.indices]
@@ -262,23 +290,26 @@ def _based(result: Result, number: Mapping[int, int]) -> Result:
     if not isinstance(result, AliasResult):
         return result
     if result.base not in number:
-        raise NotPossible("the model returns a view of one of its own weights", next="return a copy of it")
+        raise NotPossible(
+            "cannot export a model that returns a view of one of its weights",
+            next="return a copy, for example weight.clone()",
+        )
     return replace(result, layout=replace(result.layout, base=number[result.base]))
 
 
 def _renumber_inputs(graph: Graph, weights: Mapping[str, Any]) -> None:
-    """Plain inputs first, then those that the graph writes."""
+    """Number the inputs: first those that the graph only reads, then those that it mutates."""
     inputs = [op for op in graph.ops if op.type in INPUT_TYPES and op.name not in weights]
     for index, op in enumerate(sorted(inputs, key=lambda op: op.type != "Data")):
         op.attrs["index"] = Int(index)
 
 
-# How it is called
+# The call signature
 
 
 def _call(
     traced: TracedModel,
-    kept: Sequence[int],
+    indices: Sequence[int],
     states: Mapping[int, str],
     model: torch.nn.Module,
     args: Sequence[Any],
@@ -290,7 +321,7 @@ def _call(
     fakes = traced.ctx.inputs
     by_identity = {id(leaf): path for path, leaf in leaves.items() if isinstance(leaf, torch.Tensor)}
     inputs: list[dict[str, Any]] = []
-    for index in kept:
+    for index in indices:
         value, fake = traced.args[index], fakes[index]
         if isinstance(value, torch.Tensor) and id(value) in by_identity:
             inputs.append({"at": by_identity[id(value)], **spec_of(fake)})
@@ -299,7 +330,7 @@ def _call(
         elif is_symbol(fake):
             inputs.append({"number": str(fake.node.expr)})
         else:
-            inputs.append(_unfound(traced, index, value))
+            _refuse_input(traced, index, value)
     numbered = {id(output): place for place, output in enumerate(traced.outputs)}
     memory = {_memory(output): place for place, output in enumerate(traced.outputs) if _memory(output)}
 
@@ -310,18 +341,23 @@ def _call(
             return ["input", by_identity[id(tensor)]]
         if _memory(tensor) in memory:
             return ["output", memory[_memory(tensor)]]
-        raise NotPossible("the model returns a tensor that its graph does not make", got=_shown(tensor))
+        raise NotPossible(
+            "cannot export a model that returns a tensor that its graph does not compute",
+            got=_shown(tensor),
+            next="return a tensor that is computed from the arguments",
+        )
 
     symbols = _ranges(traced)
-    taken = granted(traced, arguments, defaults_of(model.forward), {each.get("at") for each in inputs})
-    unread = (size for each in taken["unread"] for size in each["sizes"])
+    paths = {each.get("at") for each in inputs}
+    assumptions = assumptions_of(traced, arguments, defaults_of(model.forward), paths)
+    unread = (size for each in assumptions["unread"] for size in each["sizes"])
     is_of_one_size = not symbols and all(isinstance(size, int) for size in unread)
     result = form_of(traced.result, place_of, is_of_one_size)
     _check_numbers(traced, result)
     return {
         "parameters": parameters,
         "inputs": inputs,
-        **taken,
+        **assumptions,
         "symbols": symbols,
         "examples": _examples(traced),
         "result": result,
@@ -329,27 +365,29 @@ def _call(
 
 
 def _check_numbers(traced: TracedModel, form: Any) -> None:
-    """What Dynamo turns into a number of Python is nothing that a graph makes."""
+    """Raise `NotPossible` for a computed number that is not an output of the graph: Dynamo made it a Python
+    number.
+    """
     found = json.dumps(form)
     for place, result in enumerate(traced.graph.results):
         if not isinstance(result, TensorResult) or not isinstance(meta := result.tensor.meta, Host):
             continue
         if not meta.ndim and json.dumps(["output", place]) not in found:
             raise NotPossible(
-                "the model returns a number that is no integer and is not the same in each call",
+                "cannot export a model that returns a computed number that is not an integer",
                 got=str(result.tensor),
                 next="return it as a tensor",
             )
 
 
-def _unfound(traced: TracedModel, index: int, value: Any) -> dict[str, Any]:
+def _refuse_input(traced: TracedModel, index: int, value: Any) -> NoReturn:
     names = traced.ctx.request.arg_names
     title = names[index] if index < len(names) and names[index] else f"argument {index}"
     is_tensor = isinstance(value, torch.Tensor)
     raise NotPossible(
-        f"the graph reads {title}, which is no argument of the model and no weight that stays as it is",
+        f"cannot export the model: it reads {title}, which is neither an argument nor a weight",
         got=_shown(value) if is_tensor else repr(value),
-        next="pass what the model writes or reads from elsewhere as an argument",
+        next="pass it to the model as an argument",
     )
 
 
@@ -364,7 +402,7 @@ def _shown(tensor: torch.Tensor) -> str:
 
 
 def _ranges(traced: TracedModel) -> dict[str, list[int | None]]:
-    """The smallest and largest value of each symbol, as tracing left them."""
+    """Return the smallest and largest value of each symbol after tracing."""
     env = traced.ctx.info.fake_mode.shape_env
     found: dict[str, list[int | None]] = {}
     for fake in traced.ctx.inputs:
@@ -377,7 +415,7 @@ def _ranges(traced: TracedModel) -> dict[str, list[int | None]]:
 
 
 def _examples(traced: TracedModel) -> dict[str, int]:
-    """The value that each symbol had when the model was traced: what tracing took for granted holds there."""
+    """Return the value of each symbol during tracing, for which all assumptions hold."""
     sizes = [size for fake in traced.ctx.inputs for size in (fake, *getattr(fake, "shape", ()))]
     symbols = [size for size in sizes if is_symbol(size) and size.node.expr.is_Symbol]
     return {str(size.node.expr): int(hint(size)) for size in symbols}

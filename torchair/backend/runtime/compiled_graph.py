@@ -41,7 +41,7 @@ class CompiledGraph:
         return self.runner(list(args))
 
     def get_code(self, extend_config: Any = None) -> Any:
-        """Return the Python source of a standalone `kernel(*args)`, or the runner if no such source exists."""
+        """Return the source of a standalone `kernel(*args)`, or the runner if no such source exists."""
         source = _standalone(self.runner)
         return self.runner if source is None else source
 

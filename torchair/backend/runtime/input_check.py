@@ -31,7 +31,7 @@ class InputChecker:
         if len(args) != len(self._known):
             raise BadCall(
                 f"the compiled graph expects {len(self._known)} inputs ({', '.join(self._names)})",
-                got=f"{len(args)} inputs",
+                got=str(len(args)),
                 next=NEXT,
             )
         symbols: dict[str, int] = {}

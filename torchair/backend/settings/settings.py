@@ -1,4 +1,4 @@
-"""The option tree frozen into plain typed values. Nothing behind the door reads an option object."""
+"""Resolve the option tree into plain typed values. Code after the entry points reads only these values."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from torchair.ops.streams import core_limits
 from torchair.passes import names as pass_names
 
 PATIENCE = 3  # calls of one size in graph mode before it is recorded
-# Switches of passes that decide about memory: idle where the code generator does so by itself.
+# Flags of passes that plan memory. They have no effect if the code generator plans memory itself.
 IN_PLACE = ("remove_cat_ops", "inplace_pass", "input_inplace_pass")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What one compilation was asked for: made by `resolve_settings`, or by `Settings.of`."""
+    """The resolved options of one compilation, created by `resolve_settings` or `Settings.of`."""
 
-    # All options by path and by flat name. Those that the backend acts on have a field.
+    # All options by path and by flat name. Options that the backend reads have a field.
     options: Mapping[str, Any] = field(repr=False)
     mode: str = from_row("mode")
     user_pre_pass: Callable[..., Any] | None = from_row("post_grad_custom_pre_pass")
@@ -78,16 +78,16 @@ class Settings:
     cluster_templates: bool = from_row("export.experimental.auto_atc_config_generated")
     verify: bool = from_row("engine_config.verify")
     strict: bool = from_row("engine_config.strict")
-    # With codegen "auto", the first call waits for what others build in the background.
+    # With codegen "auto", the first call waits for background compiles.
     waits: bool = False
-    # The option tree itself, only to be handed to the user's passes.
+    # The option tree itself, which is only passed to user-defined passes.
     config: Any = None
-    # The paths of what was assigned, be it the default, and acts in this mode.
+    # The paths of options that were assigned (even to their default) and have an effect in this mode.
     assigned: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, values: Mapping[str, Any], config: Config | None = None) -> Settings:
-        """From the values of options by path; what is not among them is as its row says."""
+        """Create settings from option values by path; all other options have their defaults."""
         tree = OptionTree if config is None else type(tree_of(config))
         options, rows = by_name(tree, values), dict(walk(tree))
         given = values if config is None else touched(tree_of(config))
@@ -96,97 +96,99 @@ class Settings:
 
     @property
     def captures(self) -> bool:
-        """Capture mode: record and replay instead of going through the IR."""
+        """Whether the mode is capture mode: record and replay, without the IR."""
         return self.mode in CAPTURE_MODES
 
     @property
     def has_user_passes(self) -> bool:
-        """The user's own passes may change what the graph returns."""
+        """Whether there are user-defined passes, which may change what the graph returns."""
         return self.user_pre_pass is not None or self.user_post_pass is not None
 
     @cached_property
     def debug(self) -> DebugOptions:
-        """Which files are asked for."""
+        """The options of debug files."""
         return read(DebugOptions, self.options)
 
     @property
     def dumps(self) -> bool:
-        """What ops compute is written while the graph runs: in graph mode by the reference engine, in capture
-        mode from every node.
+        """Whether the values of ops are written while the graph runs: in graph mode by the reference engine,
+        in capture mode for every node.
         """
         asked = self.debug.enable_dump or (self.debug.dump_config_path is not None and not self.captures)
         return asked and not self.is_untouched
 
     @property
     def dumps_original(self) -> bool:
-        """Capture mode: the graph as AOTAutograd left it is run and written, not what passes made of it."""
+        """Whether capture mode runs and dumps AOTAutograd's graph, without running passes on it."""
         is_asked = self.captures and self.debug.enable_dump
         return is_asked and (self.debug.dump_stage == "original" or self.run_eagerly)
 
     @property
     def is_untouched(self) -> bool:
-        """The graph as AOTAutograd left it runs, op by op: nothing is converted, rewritten or compiled."""
+        """Whether AOTAutograd's graph runs op by op, without conversion, passes or code generation."""
         reports = self.debug.summary is not None and self.debug.skip_compile and not self.captures
         return reports or self.debug.data_dump is not None or self.dumps_original
 
     def without_dumps(self) -> Settings:
-        """The same, but for the dump of ops."""
+        """Return the settings without the dump of ops."""
         off = {"dump_config.enable_dump": False, "dump_config.dump_config_path": None}
         return replace(self, options={**self.options, **off})
 
     @property
     def session_scope(self) -> dict[str, str]:
-        """What holds for all ops that no scope says more about."""
+        """The scope attributes of ops that are outside of all scopes."""
         if self.cores is None:
             return {}
         numbers = str(self.cores).split("|")
         if len(numbers) != 2 or not all(number.strip().isdecimal() for number in numbers):
             raise BadOption(
-                "ge_config.aicore_num has cube and vector cores, joined by a bar",
+                "ge_config.aicore_num must be the numbers of cube and vector cores, joined by '|'",
                 got=repr(self.cores),
-                near="'24|48'",
+                near="for example '24|48'",
             )
         return dict(zip(core_limits.CORES, (number.strip() for number in numbers), strict=True))
 
     @property
     def checks_deadlocks(self) -> bool:
-        """By either name: the flat one, or the older one under `debug`."""
+        """Whether deadlocks are checked, set by the flat name or by the older one under `debug`."""
         return self.deadlock_check or self.graph_deadlock_check
 
     @cached_property
     def named_passes(self) -> PassSwitches:
-        """What was asked for passes by name; level O1 leaves out the fusions that are not."""
+        """The flags of passes by name. Level O1 disables fusions that are not enabled by name."""
         return pass_switches(self.switch_text, self.switch_file, fusions=self.level != "O1")
 
     @cached_property
     def tuning(self) -> AutotuneConfig | None:
-        """What is tried out with graphs of fixed sizes, if anything."""
+        """The autotuning configuration for graphs of fixed sizes; None without `aoe_mode`."""
         return None if self.tuning_mode is None else read_plan(self.tuning_folder, self.tuning_file)
 
     @property
     def order(self) -> str:
-        """How the ops of the IR are sorted; as they stand where nobody asked for an order."""
+        """The topological sort of the IR's ops; empty to keep their order."""
         path = "experimental_config.topology_sorting_strategy"
         return self.sorting if path in self.assigned or self.sorting != default_of(path) else ""
 
     @property
     def statistics_when(self) -> str:
-        """When the statistics of passes are written (`export_compile_stat`): never unless asked for."""
+        """When the statistics of passes are written (`export_compile_stat`); never unless assigned."""
         return self.statistics if "ge_config.export_compile_stat" in self.assigned else NEVER
 
     def policy(
         self, *, backward: bool = False, inference: bool = True, sized_ops: int | None = None
     ) -> Policy:
-        """How recordings are made. Graph mode has one program for all sizes: a size is recorded when it has
-        come a few times, if the graph has as many ops as was asked for (`sized_ops`, of a graph with symbolic
-        sizes). What a forward graph keeps for its backward graph stays where it was made: in training,
-        recordings have pools of their own.
+        """Return the recording policy.
+
+        Graph mode has one program for all sizes. It records a size after a few calls, if a graph with
+        symbolic sizes has at least `static_model_ops_lower_limit` ops (`sized_ops` is their number). In
+        training, recordings have their own memory pools, because a forward graph saves tensors for its
+        backward graph.
         """
         is_direct = self.run_eagerly or self.is_untouched or self.dumps
         is_direct = is_direct or (not self.captures and self.codegen == "reference")
         asked, limit = read(Policy, self.options), self.static_ops
         if sized_ops is not None and limit is not None and not 0 <= limit <= sized_ops and not is_direct:
-            why = f"its sizes are symbols: {sized_ops} ops, static_model_ops_lower_limit is {limit}"
+            why = f"it has symbolic sizes and {sized_ops} ops, and static_model_ops_lower_limit is {limit}"
             is_direct, asked = True, replace(asked, why_direct=why)
         if self.memory_efficiency and not is_direct:
             is_direct, asked = True, replace(asked, why_direct=KEEPS_MEMORY)
@@ -201,9 +203,10 @@ class Settings:
         )
 
     def switches(self, kind: str, *, has_streams: bool = True, limits_cores: bool = True) -> dict[str, bool]:
-        """What the lists of passes ask for: options that are true or false, and what follows from `kind`, the
-        code generator. Where ops run as they stand in the graph, passes decide about memory; Inductor
-        does so by itself, from a functional graph. Streams matter where a device has several.
+        """Return the flags that enable passes: all boolean options, and flags that depend on `kind`.
+
+        `kind` is the code generator. If ops run one by one, passes plan the memory; Inductor plans it itself,
+        from a functional graph. Streams matter only on devices with several streams.
         """
         runs_op_by_op = kind == "eager"
         asked = {name: value for name, value in self.options.items() if isinstance(value, bool)}
@@ -228,14 +231,16 @@ class Settings:
 
 
 def resolve_settings(config: Config) -> Settings:
-    """Freeze a config. What nothing reads in the chosen mode is as if it had not been set; that is told once,
-    as is what options overrule.
+    """Resolve a config into settings.
+
+    Options without effect in the chosen mode are reset to their defaults, with one warning each. Options that
+    override others also cause a warning.
     """
     frozen, rows = freeze(config), dict(walk(type(tree_of(config))))
     degradations = Diagnostics(frozen["engine_config.strict"])
     for path, why in ineffective_options(config).items():
         text = no_effect(path, frozen[path], why)
-        # That nothing acts on it was told where it was assigned.
+        # The assignment has already warned that the option is not implemented.
         if why is HARDWARE or (why is NOBODY and not degradations.strict):
             logger.info("%s", text)
             continue
@@ -245,7 +250,7 @@ def resolve_settings(config: Config) -> Settings:
     for text in texts:
         warnings.warn(text, UserWarning, stacklevel=3)
     settings = Settings.of(settled, config)
-    _ = settings.tuning  # a file that is no plan is an error here, not in a compile
+    _ = settings.tuning  # raises here for an invalid file, not during a compile
     if settings.frozen_parameter:
         warnings.warn(FROZEN, UserWarning, stacklevel=3)
     for text in (*names_without_pass(settings.named_passes), *without_switch(settings)):
@@ -254,7 +259,7 @@ def resolve_settings(config: Config) -> Settings:
 
 
 def ineffective_options(config: Config) -> dict[str, str]:
-    """What was set and does nothing here, and why."""
+    """Return the options that are set but have no effect, with the reasons."""
     frozen = freeze(config)
     mode, found = frozen["mode"], dict[str, str]()
     for path, row in walk(type(tree_of(config))):
@@ -268,20 +273,22 @@ def ineffective_options(config: Config) -> dict[str, str]:
 
 
 def no_effect(path: str, value: Any, why: str) -> str:
-    """What is said of an option that does nothing."""
+    """Return the warning for an option without effect."""
     return f"option {path}={value!r} has no effect: {why}"
 
 
 def names_without_pass(switches: PassSwitches) -> Iterator[str]:
-    """What is said of names that switch nothing. Those of the engine's passes are handed on to it."""
+    """Yield warnings for names that are not passes, or cannot be disabled. Log names of engine passes, which
+    are passed on to the engine.
+    """
     known = pass_names() if switches.named else {}
     for name, is_on in switches.named.items():
         if name in ENGINE_PASSES:
             logger.info("%s", no_effect(name, is_on, HARDWARE))
         elif name not in known:
-            yield f"no pass is called {name!r}; docs/reference/passes.md lists those that can be switched"
+            yield f"there is no pass named {name!r}; docs/reference/passes.md lists the passes by name"
         elif known[name] and not is_on:
-            yield f"the pass {name} stays on: others count on it"
+            yield f"pass {name} cannot be disabled: later passes depend on it"
 
 
 STATIC_KERNEL = "experimental_config.aclgraph._aclnn_static_shape_kernel"
@@ -301,11 +308,11 @@ SWITCHED = {
         f"{STATIC_KERNEL}_{name}" for name in ("build_dir", "sym_value_range", "sym_index")
     ),
 }
-"""Options that do something only where one of these is set."""
+"""Options that have an effect only if an option of the key is set."""
 
 
 def without_switch(settings: Settings) -> Iterator[str]:
-    """What is said of options for something that nobody asked for."""
+    """Yield warnings for options that have no effect because the option that enables them is not set."""
 
     def is_set(path: str) -> bool:
         return settings.options[path] != default_of(path)
@@ -316,29 +323,29 @@ def without_switch(settings: Settings) -> Iterator[str]:
                 yield no_effect(path, settings.options[path], f"{' or '.join(switches)} is not set")
 
 
-KEEPS_MEMORY = "memory_efficiency is set, and a recording keeps its memory between calls"
-NOBODY = "nothing in this version acts on it"
-HARDWARE = "it addresses Ascend hardware"
+KEEPS_MEMORY = "memory_efficiency is set, but a recording holds its memory between calls"
+NOBODY = "this version does not implement it"
+HARDWARE = "it applies only to Ascend hardware"
 NEVER = "0"
 FROZEN = (
-    "frozen_parameter: where parameters lie is read once and not compared. Keep them there, and update them "
-    "in place; one that is moved (p.data = other, module.to(...)) is not noticed, and its old memory is "
-    "read. A recorded graph that several modules share reads the parameters of the first for all of them"
+    "frozen_parameter: the addresses of parameters are read once and not checked again. Update parameters in "
+    "place; if one is moved (p.data = other, module.to(...)), the graph reads its old memory. If several "
+    "modules share a recorded graph, it reads the parameters of the first module for all of them"
 )
 
 
 def checked(config: Any) -> Config:
-    """The config, if it is one."""
+    """Return the config; raise `BadOptionType` if it is not a config."""
     if isinstance(config, Config):
         return config
     raise BadOptionType(
         "compiler_config must be a CompilerConfig",
         got=shown(config),
-        next="config = torchair.CompilerConfig(), then assign its options; "
-        "torch.compile(options={...}) takes flat names",
+        next="create one with torchair.CompilerConfig() and assign its options; "
+        "torch.compile(options={...}) accepts flat names",
     )
 
 
 def shown(value: Any) -> str:
-    """A wrong value and its type, for an error."""
+    """Format an invalid value and its type for an error."""
     return f"{value!r} ({type(value).__name__})"

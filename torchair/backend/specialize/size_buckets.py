@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from torchair.backend.service.request import TensorMetadata, tensor_metadata_of
-from torchair.backend.specialize.static_shapes import specialized
+from torchair.backend.specialize.static_shapes import specialised
 from torchair.capture import PendingProgram
 from torchair.capture.base.layout_enforcer import LayoutEnforcer
 from torchair.capture.base.output_buffers import MaxSizes
@@ -302,7 +302,7 @@ class GearProgram(PendingProgram):
         """Compile the program for these sizes; warn and return None if that fails."""
         programs = self._programs
         try:
-            gm = specialized(programs.gm, self._specs)
+            gm = specialised(programs.gm, self._specs)
             mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
             with faking(mode):
                 inputs = [spec.make() if isinstance(spec, TensorMetadata) else spec for spec in self._specs]

@@ -71,7 +71,7 @@ class StaticShapeCompiler:
         title, ground = f"{self.name} {format_key(key)}", DeviceMapping.of(self.gm)
         specs = tensor_metadata_of(args, ground.device_there)
         try:
-            gm = specialized(ground.graph(self.gm), specs)
+            gm = specialised(ground.graph(self.gm), specs)
         except Exception as error:
             self.degradations.add(f"static kernels for {title} are not compiled: {last_line(str(error))}")
             return None
@@ -110,7 +110,7 @@ def unsupported_reason() -> str:
     return f"there are {world} processes, but {LOCAL} is {local!r}; set it to a number that divides {world}"
 
 
-def specialized(gm: fx.GraphModule, specs: Sequence[Any]) -> fx.GraphModule:
+def specialised(gm: fx.GraphModule, specs: Sequence[Any]) -> fx.GraphModule:
     """Copy the graph for these sizes: symbols, and values computed from them, become constants."""
     copy = copy_graph(gm)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
