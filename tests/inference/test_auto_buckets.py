@@ -108,7 +108,7 @@ def test_sizes_are_counted_then_served_by_gears() -> None:
     report = run.report()
     assert report.exact == 4
     assert report.padded == 2, "the first of each gear is compared"
-    assert report.dynamic == {"sizes are counted": 7, "to compare with": 2}
+    assert report.dynamic == {"sizes are counted": 7, "compared with a padded call": 2}
     assert 0 < report.padded_share < 0.2
     assert report.sizes == {4: 5, 8: 6, 3: 2, 7: 2}
     assert report.calls == 15

@@ -93,23 +93,23 @@ def test_which_gear_serves(size: int, gear: int | None) -> None:
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ({"dims": {}}, "names arguments"),
-        ({"dims": [1]}, "names arguments"),
+        ({"dims": {}}, "must map argument names"),
+        ({"dims": [1]}, "must map argument names"),
         ({"dims": {"y": 1}}, "no argument 'y'"),
-        ({"dims": {"x": "1"}}, "is an int"),
-        ({"dims": {"x": 1}, "pad": {"z": 0}}, "which dims does not"),
+        ({"dims": {"x": "1"}}, "must be an int"),
+        ({"dims": {"x": 1}, "pad": {"z": 0}}, "not in 'dims'"),
         ({"dims": {"args": 0}, "model": lambda *args: args}, "no argument 'args'"),
         ({"dims": {"rest": 0}, "model": lambda **rest: rest}, "no argument 'rest'"),
         ({"dims": {1: 0}, "model": lambda **rest: rest}, "no argument 1"),
-        ({"dims": {"input": 0}, "model": torch.sin}, "names of the model's arguments"),
+        ({"dims": {"input": 0}, "model": torch.sin}, "argument names of the model"),
         ({"dims": {"input": 0}, "model": 5}, "a module or a function"),
-        ({"dims": {"x": 1}, "pad": ["x"]}, "pad names arguments"),
-        ({"dims": {"x": 1}, "pad": {"x": "0"}}, "is a number"),
-        ({"dims": {"x": 1}, "pad": {"x": None}}, "is a number"),
-        ({"dims": {"x": 1}, "crop": "logits"}, "crop is True"),
-        ({"dims": {"x": 1}, "crop": None}, "crop is True"),
-        ({"dims": {"x": 1}, "crop": {"logits": "1"}}, "names or places"),
-        ({"dims": {"x": 1}, "crop": {0: True}}, "names or places"),
+        ({"dims": {"x": 1}, "pad": ["x"]}, "'pad' must map"),
+        ({"dims": {"x": 1}, "pad": {"x": "0"}}, "must be a number"),
+        ({"dims": {"x": 1}, "pad": {"x": None}}, "must be a number"),
+        ({"dims": {"x": 1}, "crop": "logits"}, "'crop' must be True"),
+        ({"dims": {"x": 1}, "crop": None}, "'crop' must be True"),
+        ({"dims": {"x": 1}, "crop": {"logits": "1"}}, "names or indices"),
+        ({"dims": {"x": 1}, "crop": {0: True}}, "names or indices"),
         ({"dims": {"x": 1}, "check": "no"}, "True or False"),
         ({"dims": {"x": 1}, "waste": float("nan")}, "0 and more"),
         ({"dims": {"x": 1}, "waste": float("inf")}, "0 and more"),
@@ -410,7 +410,7 @@ def test_the_first_call_is_never_chosen_by() -> None:
     assert run.report().gears == ()
     run = auto(scaled, after=1, crop={0: 1}, waste=0.2)
     follow(run, scaled, [64] * 4 + [63] * 3)
-    assert (run.report().padded, run.report().dynamic["to compare with"]) == (2, 1)
+    assert (run.report().padded, run.report().dynamic["compared with a padded call"]) == (2, 1)
 
 
 def test_a_call_of_one_chooses_nothing() -> None:
@@ -429,7 +429,7 @@ def test_what_is_built_stays_when_the_budget_is_spent() -> None:
     follow(run, scaled, ([30] * 4 + [8] * 4) * 3)
     report = run.report()
     assert report.gears == ((8,),)
-    assert report.dynamic["gears took what they may"] == 12
+    assert report.dynamic["the budget for gears is exhausted"] == 12
 
 
 def test_a_gear_that_would_take_too_long_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,7 +460,7 @@ def test_failure_while_choosing_warns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_dimensions_that_are_not_there() -> None:
     run = auto(scaled, dims={"x": 9})
-    with pytest.warns(torchair.DegradedWarning, match="it has 2 dimensions, and dims names 9") as told:
+    with pytest.warns(torchair.DegradedWarning, match="it has 2 dimensions, but dims selects 9") as told:
         follow(run, scaled, [4] * 9)
     assert len(told) == 1
     assert run.report().dynamic == {"no tensor has a named dimension": 9}

@@ -1,4 +1,4 @@
-"""Serving a model: compilations that outlive a process, and sizes announced beforehand."""
+"""Serve a model: cache compilations across processes, and declare the sizes of inputs."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ _HOMES = {
     "auto_gears": "torchair.inference._auto_buckets",
     "set_dim_gears": "torchair.backend.specialize.size_buckets",
 }
-"""What is not needed where all was compiled before."""
+"""Loaded on first use: a process that only loads cached compilations does not need them."""
 
 
 def __getattr__(name: str) -> Any:

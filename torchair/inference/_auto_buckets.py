@@ -1,18 +1,18 @@
-"""Gears chosen from the sizes that come: a model behind a call that serves any size, and the frequent ones
-with programs of their own.
+"""Choose gears from the sizes of calls: frequent sizes get their own programs, other sizes run dynamically.
 
-The life of a form (everything about a call but the size):
+The states of a call signature (everything about a call except the size):
 
-* its first calls run dynamically, and sizes are counted;
-* then gears are chosen (`_bucket_choice.py`) under the budgets. A call of a gear's size runs with the gear's
-  program; a smaller call is padded up to it, if the user declared the padding values and it is known which
-  outputs to crop (`_padding/output_crop.py`); all others run dynamically;
-* the captured graph shows whether padding may change a result (`_padding/captured_graph.py`), before a
-  padded call is served and again now and then (`_padding/checks.py`). If it may, or if the model writes its
-  arguments or its state, no call is padded, and a warning says why. The model itself runs once per call;
-* when the sizes drift, gears are chosen again, a few times at most.
+* Its first calls run dynamically, and their sizes are counted.
+* Then gears are chosen (`_bucket_choice.py`) within the budgets. A call of a gear's size runs the gear's
+  program. A smaller call is padded up to it, if the user declared the padding values and it is known which
+  outputs to crop (`_padding/output_crop.py`). All other calls run dynamically.
+* The captured graph shows whether padding may change a result (`_padding/captured_graph.py`). This is checked
+  before a padded call is served, and repeated from time to time (`_padding/checks.py`). If it may, or if the
+  model writes its arguments or its state, no call is padded, and a warning says why. The model itself runs
+  once per call.
+* If the sizes drift, gears are chosen again, a few times at most.
 
-A call never fails for any of this: what goes wrong with gears is told, and the call runs dynamically.
+No call fails because of gears: a failure causes a warning, and the call runs dynamically.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from torchair.core.text_table import text_lines
 from torchair.core.torch_private.fake.fake_tensors import tree_flatten
 from torchair.devices import get_device
 from torchair.inference._bucket_choice import SMALLEST, choose, cost, serving
-from torchair.inference._bucket_options import Wishes, checked, signature_of
+from torchair.inference._bucket_options import BucketOptions, checked, signature_of
 from torchair.inference._call_signature import BoundCall, CallSignature
 from torchair.inference._padding.captured_graph import (
     Apart,
@@ -52,37 +52,38 @@ from torchair.inference._padding.captured_graph import (
 from torchair.inference._padding.checks import Checks, arguments_of, is_finite
 from torchair.inference._padding.output_crop import Declared, Unknown
 
-FORMS = 4  # that have gears
-WAITING = 64  # forms whose sizes are counted
-CHOICES = 4  # of the gears of one form: once, and when sizes drift
-REMADE = 4  # times: programs of gears that torch forgot
-LEARNED = 8  # times: how calls of one form are padded
-DRIFT = 0.1  # of all work: how much worse gears may do than they did, before they are chosen again
-BUILDING = 3  # calls of a gear until its own program is recorded
-HELD = 2  # times: what the caller has, and what a gear has of inputs and outputs
-SIZES = 4096  # of which is known what a call takes
+FORMS = 4  # maximum number of signatures with gears
+WAITING = 64  # maximum number of signatures whose sizes are counted
+CHOICES = 4  # maximum number of choices of gears per signature: the first, and when sizes drift
+REMADE = 4  # maximum number of recompiles after torch dropped the programs of gears
+LEARNED = 8  # maximum number of times that padding is determined per signature
+DRIFT = 0.1  # increase of cost, as a share of all work, after which gears are chosen again
+BUILDING = 3  # calls of a gear until its program is recorded
+HELD = 2  # inputs and outputs exist twice: the caller's, and those of the gear
+SIZES = 4096  # maximum number of sizes whose bytes are known
 
 COUNTED = "sizes are counted"
 INFINITE = "infinite or NaN inputs"
+COMPARED = "compared with a padded call"
 CROWDED = "other arguments differ from call to call"
-SPENT = "gears took what they may"
-CURE = "see the page on performance for what can be padded; check=False pads whatever comes of it"
-ENOUGH = 3  # calls of a form before its graph is looked at
+SPENT = "the budget for gears is exhausted"
+CURE = "docs/guide/performance.md lists what can be padded; check=False pads without any check"
+ENOUGH = 3  # calls of a signature before its graph is analyzed
 
 
 @dataclass(frozen=True)
 class GearReport:
-    """What calls came, and how they were served."""
+    """Statistics of the calls, and of how they were served."""
 
     calls: int
-    sizes: Mapping[int, int]  # how often each size came
-    gears: tuple[tuple[int, ...], ...]  # of each form of calls that has some
-    exact: int  # calls of a gear's own size
+    sizes: Mapping[int, int]  # number of calls of each size
+    gears: tuple[tuple[int, ...], ...]  # the gears of each call signature that has gears
+    exact: int  # calls with the size of a gear
     padded: int
-    dynamic: Mapping[str, int]  # calls without a gear, and why
-    padded_share: float  # of the elements that gears worked on
-    bytes: int  # taken for gears: measured on the device, or what their inputs and outputs take
-    seconds: float  # spent on choosing and building gears
+    dynamic: Mapping[str, int]  # calls without a gear, by reason
+    padded_share: float  # share of padding in the elements that gears processed
+    bytes: int  # memory of gears: measured on the device, or the size of their inputs and outputs
+    seconds: float  # time spent on choosing and compiling gears
     choices: int
     why_not_padded: str | None
 
@@ -111,17 +112,36 @@ def auto_gears(
     seconds: float | None = None,
     config: CompilerConfig | None = None,
 ) -> AutoGears:
-    """A callable like `model` that learns which sizes come and has programs for the frequent ones.
+    """Wrap a model so that frequent sizes get their own programs, and other sizes run dynamically.
 
-    `dims`: of each argument that has the varying size, by its name, the dimension. `pad`: the value that
-    fills up each of them (0 for a mask); sizes are padded only if each named argument has one. `crop`: True
-    crops outputs by their symbolic shapes, a dict says which dimensions (`{"logits": 1}`, or by place), False
-    leaves them padded. `most` gears at most; padding adds at most `waste` times the size of a call; gears are
-    chosen `after` so many calls. `check`: calls are padded only where the captured graph shows that padding
-    changes no result; the first padded call of each gear and some later ones are compared with unpadded ones.
-    `memory_bytes` and `seconds` are what gears may take. `report()` says what came and how it was served.
+    Args:
+        model: A module or function. It is compiled in graph mode.
+        dims: The dimension with the varying size, by the name of the argument.
+        pad: The padding values of these arguments (0 for a mask). Calls are padded only if each has one.
+        crop: True crops outputs by their symbolic shapes. A dict names the dimensions to crop, by the key or
+            index of the output (`{"logits": 1}`). False leaves outputs padded.
+        most: The maximum number of gears.
+        waste: The maximum padding, as a multiple of the size of a call.
+        after: The number of calls after which gears are chosen.
+        check: Whether calls are padded only if the captured graph shows that padding changes no result. The
+            first padded call of each gear and some later ones are compared with unpadded ones.
+        memory_bytes: The maximum memory of gears; None for no limit.
+        seconds: The maximum time to choose and compile gears; None for no limit.
+        config: The options; None for the defaults of graph mode.
+
+    Returns:
+        A callable like `model`. Its method `report()` returns a `GearReport`: sizes, gears and how calls were
+        served.
+
+    Raises:
+        BadGears: An argument is invalid.
+
+    Example:
+        >>> run = auto_gears(model, dims={"tokens": 1, "mask": 1}, pad={"tokens": 0, "mask": 0})
+        >>> run(tokens, mask)
+        >>> print(run.report())
     """
-    wishes = Wishes(
+    options = BucketOptions(
         dict(dims) if isinstance(dims, Mapping) else dims,
         dict(pad) if isinstance(pad, Mapping) else {} if pad is None else pad,
         dict(crop) if isinstance(crop, Mapping) else crop,
@@ -133,19 +153,19 @@ def auto_gears(
         seconds,
     )
     config = CompilerConfig() if config is None else config
-    return AutoGears(model, checked(wishes, model, config), config)
+    return AutoGears(model, checked(options, model, config), config)
 
 
 class AutoGears:
-    """See `auto_gears`."""
+    """The callable that `auto_gears` returns."""
 
-    def __init__(self, model: Callable[..., Any], wishes: Wishes, config: CompilerConfig) -> None:
+    def __init__(self, model: Callable[..., Any], options: BucketOptions, config: CompilerConfig) -> None:
         self.model = model
-        self._wishes = wishes
+        self._options = options
         self._backend = get_npu_backend(compiler_config=config)
         self._signature = signature_of(model)
-        self._dynamic = self._compiled(dynamic=True, keeps=wishes.may_pad)
-        self._forms: dict[Hashable, CallSignature] = {}  # the latest last
+        self._dynamic = self._compiled(dynamic=True, keeps=options.may_pad)
+        self._forms: dict[Hashable, CallSignature] = {}  # most recently used last
         self._degradations = Diagnostics()
         self._lock, self._turn = threading.Lock(), threading.RLock()
         self._building = threading.RLock()
@@ -153,10 +173,10 @@ class AutoGears:
         self._without: Counter[str] = Counter()
         self._exact = self._padded = self._work = self._added = 0
         self._seconds, self._measured = 0.0, 0
-        self._first = self._slowest = 0.0  # seconds: the first call, and to build a gear
+        self._first = self._slowest = 0.0  # seconds of the first call, and of the slowest compile of a gear
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self._turn:  # torch traces in one thread at a time, and any call may be one that is traced
+        with self._turn:  # torch traces in one thread at a time, and any call may be traced
             return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -164,7 +184,7 @@ class AutoGears:
         if isinstance(plan, str):
             return self._dynamically(args, kwargs, plan)
         call, form, gear = plan
-        if gear not in (None, call.size) and form.is_checked and not is_finite(call.bound, self._wishes.pad):
+        if gear not in (None, call.size) and form.is_checked and not is_finite(call.bound, self._options.pad):
             return self._dynamically(args, kwargs, INFINITE)
         if gear is None:
             outputs, seen = self._watched(args, kwargs, self._why_no_gear(form))
@@ -176,19 +196,19 @@ class AutoGears:
             raise
         except Exception as error:
             if form.has_run and not form.has_failed_alone:
-                raise  # no code of the model runs twice
-            # Where the call itself is at fault, this raises as well.
+                raise  # code of the model must not run twice
+            # If the call itself is invalid, this raises as well.
             outputs = self._dynamically(args, kwargs, "a gear failed")
             with self._lock:
                 form.gears, form.choices = (), CHOICES
             what = text_of(error)
-            self._degradations.add(f"auto_gears runs calls of one form dynamically: {what}")
+            self._degradations.add(f"auto_gears() runs one kind of call without gears: {what}")
             return outputs
 
     def _planned(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[BoundCall, CallSignature, int | None] | str:
-        """How to serve a call; or why it has no form. Nothing that goes wrong here is the call's fault."""
+        """Return how to serve a call, or why it runs dynamically. An error here does not fail the call."""
         try:
             call = self._read(args, kwargs)
             if isinstance(call, str):
@@ -199,14 +219,14 @@ class AutoGears:
             raise
         except Exception as error:
             what = text_of(error)
-            self._degradations.add(f"auto_gears runs a call dynamically: {what}")
-            return "arguments that gears cannot be told of"
+            self._degradations.add(f"auto_gears() runs a call dynamically: {what}")
+            return "arguments that cannot be analyzed"
 
     def _dynamically(self, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Any:
         return self._watched(args, kwargs, why)[0]
 
     def _watched(self, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> tuple[Any, list[GraphRun]]:
-        """A dynamic call, and the graphs that ran."""
+        """Run a call dynamically; return its outputs, and the graphs that ran."""
         with self._lock:
             self._without[why] += 1
         began = time.perf_counter()
@@ -215,7 +235,7 @@ class AutoGears:
         return found
 
     def report(self) -> GearReport:
-        """What came so far, and how it was served."""
+        """Return the statistics of all calls so far."""
         with self._lock:
             forms = [form for form in self._forms.values() if form.gears]
             reasons = (form.why_not_padded for form in self._forms.values() if form.why_not_padded)
@@ -230,26 +250,26 @@ class AutoGears:
                 bytes=max(sum(form.planned for form in forms), self._measured),
                 seconds=self._seconds,
                 choices=sum(form.choices for form in self._forms.values()),
-                why_not_padded=next(reasons, None) if self._wishes.may_pad else "no values to pad with",
+                why_not_padded=next(reasons, None) if self._options.may_pad else "no values to pad with",
             )
 
-    # Looking at a call
+    # Analysis of a call
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall | str:
-        """The call; or why it has no gear."""
+        """Bind the arguments of a call; return why it has no gear if it cannot have one."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError:
-            return "arguments that the model does not take"
+            return "arguments that do not match the model's signature"
         named: dict[str, tuple[torch.Tensor, int]] = {}
         rest: dict[str, Hashable] = {}
         for name, value in arguments_of(bound):
-            dim = self._wishes.dims.get(name)
+            dim = self._options.dims.get(name)
             if isinstance(value, torch.Tensor):
                 if dim is not None and -value.dim() <= dim < value.dim():
                     named[name] = value, dim % value.dim()
                 elif dim is not None:
-                    what = f"{name} has no gears: it has {value.dim()} dimensions, and dims names {dim}"
+                    what = f"{name} has no gears: it has {value.dim()} dimensions, but dims selects {dim}"
                     self._degradations.add(what)
                 rest[name] = _look(value, named[name][1] if name in named else None)
             elif value is None or isinstance(value, bool | int | float | str):
@@ -266,10 +286,12 @@ class AutoGears:
         return BoundCall(bound, named, sizes.pop(), form)
 
     def _counted(self, call: BoundCall) -> CallSignature:
-        """The form of a call, whose gears are chosen when it is time: after enough calls, and one of a size
-        that torch has a symbol for, when it is known what calls take.
+        """Return the signature of a call, and count its size.
+
+        Gears are chosen after enough calls, at a call of a size that torch makes symbolic, if the bytes of
+        calls are known.
         """
-        enough = max(1, self._wishes.after)
+        enough = max(1, self._options.after)
         with self._lock:
             self._sizes[call.size] += 1
             form = self._forms.pop(call.form, None) or CallSignature(deque(maxlen=enough))
@@ -283,7 +305,7 @@ class AutoGears:
             form.recent.clear()
             others = sum(bool(other.gears) for other in self._forms.values() if other is not form)
             form.is_crowded = others >= FORMS
-            now = cost(recent, form.gears, self._wishes.waste, may_pad=self._may_pad(form))
+            now = cost(recent, form.gears, self._options.waste, may_pad=self._may_pad(form))
             is_due = not form.choices or (form.choices < CHOICES and now > form.cost + DRIFT)
             is_due = is_due and not form.is_crowded
             form.choices += is_due
@@ -292,7 +314,7 @@ class AutoGears:
         return form
 
     def _may_pad(self, form: CallSignature) -> bool:
-        return self._wishes.may_pad and form.padding is not None and form.why_not_padded is None
+        return self._options.may_pad and form.padding is not None and form.why_not_padded is None
 
     def _why_no_gear(self, form: CallSignature) -> str:
         if form.is_crowded:
@@ -302,8 +324,8 @@ class AutoGears:
         return SPENT if self._is_spent() else "no gear fits"
 
     def _serving(self, form: CallSignature, size: int) -> int | None:
-        """The gear of a size; where nothing is left to build others with, of those that are built."""
-        waste, may_pad = self._wishes.waste, self._may_pad(form) and form.admits(size)
+        """Return the gear of a size. If the budget is exhausted, only gears that are compiled are used."""
+        waste, may_pad = self._options.waste, self._may_pad(form) and form.admits(size)
         gear = serving(size, form.gears, waste, may_pad=may_pad)
         if gear is not None and gear != size and not form.admits(gear):
             return None
@@ -314,71 +336,71 @@ class AutoGears:
         return serving(size, form.gears, waste, may_pad=may_pad)
 
     def _is_spent(self) -> bool:
-        """Has what gears may take been taken, or would another one be too much?"""
-        wishes = self._wishes
-        # Until a gear is built, the first call says how long it takes: the graph is traced and compiled as
-        # that was, and then compiled for the gear.
+        """Whether the budget is exhausted, or another gear would exceed it."""
+        options = self._options
+        # Before the first gear, estimate its time from the first call: the graph is traced and compiled as in
+        # that call, and then compiled for the gear.
         next_one = self._slowest or 2 * self._first
-        is_late = wishes.seconds is not None and self._seconds + next_one > wishes.seconds
-        return is_late or (wishes.memory_bytes is not None and self._measured >= wishes.memory_bytes)
+        is_late = options.seconds is not None and self._seconds + next_one > options.seconds
+        return is_late or (options.memory_bytes is not None and self._measured >= options.memory_bytes)
 
     def _note(self, call: BoundCall, form: CallSignature, outputs: Any, seen: list[GraphRun]) -> None:
-        """What calls take, and how they are padded."""
+        """Learn from a dynamic call: its bytes, and how calls are padded."""
         if call.size < 1:
             return
         if call.size not in form.bytes and len(form.bytes) < SIZES:
             leaves = [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, torch.Tensor)]
             tensors = [*leaves, *(tensor for tensor, _ in call.named.values())]
             form.bytes[call.size] = HELD * sum(tensor.nbytes for tensor in tensors)
-        is_open = self._wishes.may_pad and form.padding is None and form.why_not_padded is None
-        # The next call may be the one by which gears are chosen.
-        is_time = form.choices or len(form.recent) >= min(ENOUGH, max(1, self._wishes.after) - 1)
+        is_open = self._options.may_pad and form.padding is None and form.why_not_padded is None
+        # Gears may be chosen at the next call.
+        is_time = form.choices or len(form.recent) >= min(ENOUGH, max(1, self._options.after) - 1)
         if is_open and is_time and not self._is_spent():
             self._learn(call, form, seen, outputs)
 
     # Choosing
 
     def _choose(self, call: BoundCall, form: CallSignature, recent: Counter[int]) -> None:
-        """Other gears, where they are worth it and may still be built; else those that there are stay."""
+        """Choose new gears if they reduce the cost and fit into the budget; otherwise keep the old ones."""
         if self._is_spent():
             return
-        wishes = self._wishes
+        options = self._options
         with self._building, self._timed(call):
             may_pad = self._may_pad(form)
             others = [other for other in self._forms.values() if other is not form]
-            left = wishes.most - sum(len(other.gears) for other in others)
+            left = options.most - sum(len(other.gears) for other in others)
             fitting = dict(recent)
-            if wishes.memory_bytes is not None:
-                room = wishes.memory_bytes - sum(other.planned for other in others)
+            if options.memory_bytes is not None:
+                room = options.memory_bytes - sum(other.planned for other in others)
                 fitting = {size: seen for size, seen in recent.items() if form.takes(size) <= room}
-            gears = choose(fitting, left, wishes.waste, may_pad=may_pad)
-            then = cost(recent, gears, wishes.waste, may_pad=may_pad)
+            gears = choose(fitting, left, options.waste, may_pad=may_pad)
+            then = cost(recent, gears, options.waste, may_pad=may_pad)
             with self._lock:
-                if gears != form.gears and then < cost(recent, form.gears, wishes.waste, may_pad=may_pad):
+                if gears != form.gears and then < cost(recent, form.gears, options.waste, may_pad=may_pad):
                     form.begin(self._compiled(dynamic=len(gears) > 1), gears)
-                form.cost = cost(recent, form.gears, wishes.waste, may_pad=may_pad)
+                form.cost = cost(recent, form.gears, options.waste, may_pad=may_pad)
 
     def _learn(
         self, call: BoundCall, form: CallSignature, seen: list[GraphRun], outputs: Any
     ) -> Padding | None:
-        """How calls like this one are padded; None where this one does not show it, or they are not."""
-        wishes = self._wishes
+        """Determine how calls like this one are padded; None if the call does not show it, or it is unsafe."""
+        options = self._options
         if form.learned == LEARNED:
-            self._stop_padding(form, "the graph or the numbers that the model reads change from call to call")
+            self._stop_padding(form, "the graph, or a number that the model reads, changes from call to call")
             return None
         with self._building, self._timed(call):
             try:
-                if wishes.check or wishes.crop is True:
+                if options.check or options.crop is True:
                     others = [
                         value
                         for name, value in arguments_of(call.bound)
                         if isinstance(value, torch.Tensor) and name not in call.named
                     ]
                     found = padding_of(
-                        seen, outputs, call.named, wishes.pad, wishes.crop, wishes.check, others
+                        seen, outputs, call.named, options.pad, options.crop, options.check, others
                     )
                 else:
-                    found = unchecked(outputs, wishes.crop)
+                    found = unchecked(outputs, options.crop)
             except Unsuitable:
                 return None
             except Unknown as why:
@@ -390,12 +412,12 @@ class AutoGears:
 
     def _stop_padding(self, form: CallSignature, why: str, next: str = "") -> None:
         form.why_not_padded = why
-        self._degradations.add(f"auto_gears pads no calls: {why}", next=next)
+        self._degradations.add(f"auto_gears() pads no calls: {why}", next=next)
 
     def _compiled(self, *, dynamic: bool, keeps: bool = False) -> Apart:
         return Apart(self.model, self._backend, dynamic=dynamic, keeps=keeps)
 
-    # Running
+    # Execution
 
     def _with_gear(self, call: BoundCall, form: CallSignature, gear: int) -> Any:
         size = call.size
@@ -419,21 +441,23 @@ class AutoGears:
         return outputs
 
     def _compared(self, call: BoundCall, form: CallSignature, gear: int) -> Any:
-        """The dynamic result, and whether a padded one would be the same: both are computed on the captured
-        graph, which writes nothing. From then on the graph of the gear may serve padded calls.
+        """Return the dynamic result, and check that a padded call gives the same.
+
+        The check runs the captured graph, which writes nothing, on both inputs. If it passes, the graph of
+        the gear may serve padded calls.
         """
         checks, state = form.checks[gear], random.getstate()
         graph = self._graph_of(call, form, gear)
-        form.program().has_run = True  # from here on it is the call itself
-        random.setstate(state)  # Dynamo draws the numbers of Python's that a model asks for before its graph
-        outputs, seen = self._watched(call.bound.args, call.bound.kwargs, "to compare with")
+        form.program().has_run = True  # from here on, the call itself runs
+        random.setstate(state)  # Dynamo draws the model's Python random numbers before it runs the graph
+        outputs, seen = self._watched(call.bound.args, call.bound.kwargs, COMPARED)
         padding = form.padding
         if not seen or padding is None or not padding.fits(seen[0]):
             padding = self._learn(call, form, seen, outputs)
         if padding is None or not padding.admits(call.size) or not padding.admits(gear):
             return outputs
         if graph is None:
-            self._stop_padding(form, "torch has no single graph for a padded call", next=CURE)
+            self._stop_padding(form, "torch does not run a padded call as one graph", next=CURE)
             return outputs
         with self._building:
             try:
@@ -446,12 +470,12 @@ class AutoGears:
                 )
             except Unknown as error:
                 why, has_seen = str(error), True
-            except Exception as error:  # the call itself has its outputs
+            except Exception as error:  # the outputs of the call itself are complete
                 form.why_not_padded = text_of(error)
-                self._degradations.add(f"auto_gears pads no calls: {text_of(error)}", next=CURE)
+                self._degradations.add(f"auto_gears() pads no calls: {text_of(error)}", next=CURE)
                 return outputs
         if why is not None:
-            self._stop_padding(form, f"from {call.size} to {gear}, {why}", next=CURE)
+            self._stop_padding(form, f"when size {call.size} is padded to {gear}, {why}", next=CURE)
             return outputs
         graph.approve(padding)
         if has_seen:
@@ -460,8 +484,8 @@ class AutoGears:
         return outputs
 
     def _run(self, call: BoundCall, form: CallSignature, gear: int) -> Any:
-        """With the program of a gear; the first calls of each make it. A program that torch compiled once
-        more (its caches were cleared) knows nothing of gears, and is made anew.
+        """Run the program of a gear, which its first calls compile. A program that torch recompiled because
+        its caches were cleared has no gears, so a new one is compiled.
         """
         run, tensors = form.program(), self._tensors(call, gear)
         padding = form.padding if gear != call.size else None
@@ -481,7 +505,7 @@ class AutoGears:
     def _marked(
         self, call: BoundCall, form: CallSignature, tensors: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """With the gears that a program is made for, where there are several."""
+        """Set the gears of the program on the tensors, if there are several gears."""
         if len(form.made_for) < 2:
             return tensors
         tensors = {name: tensor.detach() for name, tensor in tensors.items()}
@@ -490,7 +514,7 @@ class AutoGears:
         return tensors
 
     def _graph_of(self, call: BoundCall, form: CallSignature, gear: int) -> Found | None:
-        """The graph that would serve a padded call. It is not run."""
+        """Return the graph that would serve a padded call, without running it."""
         with self._building, self._timed(call):
             args, kwargs = call.with_tensors(self._marked(call, form, self._tensors(call, gear)))
             return form.program().found(args, kwargs)
@@ -509,8 +533,8 @@ class AutoGears:
         outputs = run(*args, **kwargs) if padding is None else run.padded(padding, args, kwargs)
         form.calls[gear] += 1
         if is_first and run.graphs > 1 and len(form.made_for) > 1:
-            what = f"auto_gears has gears of the first of {run.graphs} graphs only"
-            self._degradations.add(what, next="TORCH_LOGS=graph_breaks says where the model is cut")
+            what = f"auto_gears() uses gears for the first of {run.graphs} graphs only"
+            self._degradations.add(what, next="TORCH_LOGS=graph_breaks shows where the model is split")
         return outputs
 
     def _begin_again(self, form: CallSignature) -> None:
@@ -518,8 +542,8 @@ class AutoGears:
         if form.remade <= REMADE:
             form.begin(self._compiled(dynamic=len(form.gears) > 1), form.gears)
         elif form.remade == REMADE + 1:
-            what = "auto_gears serves some calls without gears: torch compiles their program again and again"
-            self._degradations.add(what, next="TORCH_LOGS=recompiles says why")
+            what = "auto_gears() serves some calls without gears: torch recompiles their program repeatedly"
+            self._degradations.add(what, next="TORCH_LOGS=recompiles shows why")
 
     def _padded_to(self, name: str, call: BoundCall, gear: int, tensor: torch.Tensor) -> torch.Tensor:
         dim = call.named[name][1]
@@ -527,24 +551,24 @@ class AutoGears:
             return tensor
         shape = list(tensor.shape)
         shape[dim] = gear
-        made = torch.full(shape, self._wishes.pad[name], dtype=tensor.dtype, device=tensor.device)
+        made = torch.full(shape, self._options.pad[name], dtype=tensor.dtype, device=tensor.device)
         made.narrow(dim, 0, call.size).copy_(tensor)
         return made
 
     @contextmanager
     def _timed(self, call: BoundCall, *, builds: bool = False) -> Iterator[None]:
-        """Time and memory that gears take."""
+        """Measure the time and memory of gears."""
         device = call.device
-        row = get_device(device)
-        counts = row.has_graphs and row.why_no_graphs() is None
-        began, before = time.perf_counter(), row.reserved_bytes(device) if counts else 0
+        backend = get_device(device)
+        counts = backend.has_graphs and backend.why_no_graphs() is None
+        began, before = time.perf_counter(), backend.reserved_bytes(device) if counts else 0
         try:
             yield
         finally:
             spent = time.perf_counter() - began
             self._seconds += spent
             self._slowest = max(self._slowest, spent) if builds else self._slowest
-            self._measured += max(0, row.reserved_bytes(device) - before) if counts else 0
+            self._measured += max(0, backend.reserved_bytes(device) - before) if counts else 0
 
 
 def text_of(error: Exception) -> str:
@@ -553,7 +577,7 @@ def text_of(error: Exception) -> str:
 
 
 def _look(tensor: torch.Tensor, dim: int | None) -> Hashable:
-    """All about a tensor that a program may depend on, but its size in one dimension."""
+    """Return all metadata that a program may depend on, except the size of one dimension."""
     shape = tuple(None if at == dim else size for at, size in enumerate(tensor.shape))
     order: Hashable = None
     if tensor.layout is torch.strided and not tensor.is_contiguous():
@@ -562,7 +586,7 @@ def _look(tensor: torch.Tensor, dim: int | None) -> Hashable:
 
 
 def _autocast(named: Mapping[str, tuple[torch.Tensor, int]]) -> Hashable:
-    """What torch makes ops compute in."""
+    """Return the dtype of autocast; None if it is disabled."""
     kind = next(iter(named.values()))[0].device.type
     if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return None

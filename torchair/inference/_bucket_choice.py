@@ -1,8 +1,8 @@
-"""Which sizes to make gears of, from how often each was seen.
+"""Choose the sizes of gears from how often each size occurred.
 
-A call between two gears is padded up to the next; what that costs is the elements it adds. A call that no
-gear serves runs dynamically, which is taken to cost as much as the most padding that is allowed (`waste`
-times its size), and a quarter of its size at least: gears are worth having also where little may be padded.
+A call between two gears is padded up to the next one, and costs the elements that this adds. A call without
+a gear runs dynamically. Its assumed cost is the maximum padding (`waste` times its size), and at least a
+quarter of its size, so that gears are useful even if little may be padded.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-SMALLEST = 2  # torch makes no symbol of a size of 0 or 1
-DISTINCT = 128  # sizes that are told apart when gears are chosen
-WORTH = 0.005  # of all work: what a gear must save
-DYNAMIC = 0.25  # of a call: what it costs at least to run dynamically
+SMALLEST = 2  # torch specializes on sizes 0 and 1
+DISTINCT = 128  # maximum number of distinct sizes from which gears are chosen
+WORTH = 0.005  # share of all work that a gear must save
+DYNAMIC = 0.25  # minimum cost of a dynamic call, as a share of its size
 
 
 def choose(counts: Mapping[int, int], most: int, waste: float, *, may_pad: bool) -> tuple[int, ...]:
-    """At most so many gears, ascending; none where none is worth it."""
+    """Return at most `most` gears, ascending; none if no gear reduces the cost enough."""
     seen = sorted((size, count) for size, count in counts.items() if size >= SMALLEST and count)
     if not seen or most < 1:
         return ()
@@ -29,7 +29,7 @@ def choose(counts: Mapping[int, int], most: int, waste: float, *, may_pad: bool)
 
 
 def serving(size: int, gears: Sequence[int], waste: float, *, may_pad: bool) -> int | None:
-    """The gear that serves a call of this size; None where it runs dynamically."""
+    """Return the gear that serves a call of this size; None if it runs dynamically."""
     if size in gears:
         return size
     larger = min((gear for gear in gears if gear > size), default=None)
@@ -39,7 +39,7 @@ def serving(size: int, gears: Sequence[int], waste: float, *, may_pad: bool) -> 
 
 
 def cost(counts: Mapping[int, int], gears: Sequence[int], waste: float, *, may_pad: bool) -> float:
-    """What these calls cost with these gears, as a share of their elements."""
+    """Return the cost of these calls with these gears, as a share of their elements."""
     total = sum(size * count for size, count in counts.items())
     added = 0.0
     for size, count in counts.items():
@@ -53,14 +53,17 @@ def _dynamic(size: int, waste: float) -> float:
 
 
 def _merged(seen: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Few enough to compare all with all: neighbours become the larger of them."""
+    """Limit the number of sizes to `DISTINCT`: neighbors are merged into the largest of them."""
     step = -(-len(seen) // DISTINCT)
     chunks = [seen[at : at + step] for at in range(0, len(seen), step)]
     return [(chunk[-1][0], sum(count for _, count in chunk)) for chunk in chunks]
 
 
 def _cheapest(seen: Sequence[tuple[int, int]], most: int, waste: float) -> tuple[int, ...]:
-    """Dynamic programming: with one gear more, what calls up to each size cost if that size is the last."""
+    """Find the cheapest gears by dynamic programming.
+
+    Step n computes the cost of all calls up to each size, if that size is the largest of n gears.
+    """
     dynamic = [0.0, *accumulate(count * _dynamic(size, waste) for size, count in seen)]
     padded = [_padded_up_to(seen[: last + 1], waste) for last in range(len(seen))]
     price = WORTH * sum(size * count for size, count in seen)
@@ -81,12 +84,12 @@ def _cheapest(seen: Sequence[tuple[int, int]], most: int, waste: float) -> tuple
 
 
 Choice = tuple[float, tuple[int, ...]]
-"""What is paid, and for which gears."""
+"""The cost, and the gears."""
 NEVER: Choice = (math.inf, ())
 
 
 def _padded_up_to(seen: Sequence[tuple[int, int]], waste: float) -> list[float]:
-    """What it costs to pad the calls from each size on to the last one."""
+    """Return the cost of padding all calls from each size on to the last size."""
     gear = seen[-1][0]
     costs = [
         count * (gear - size if gear - size <= waste * size else _dynamic(size, waste))

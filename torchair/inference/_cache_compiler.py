@@ -1,4 +1,4 @@
-"""Compilations that outlive a process: methods of modules, functions, and graphs without their code."""
+"""Cache compilations across processes: methods of modules, functions, and graphs without their code."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from torchair.backend.export.writer import OutputPath
 
 KEYWORDS = {"backend", "options", "custom_decompositions", "ge_cache"}
-"""What `cache_compile` takes beside its parameters."""
+"""Keywords that `cache_compile` accepts in addition to its parameters."""
 _HEAVY = {
     "OutputPath": "torchair.backend.export.writer",
     "write_model": "torchair.backend.export.writer",
     "load_air": "torchair.backend.export.loader",
 }
-"""What loads torch's compilers: not needed where everything is kept."""
+"""Names whose modules import torch's compilers, which loading a cached compilation does not need."""
 
 
 def _late(name: str) -> Any:
@@ -70,11 +70,32 @@ def cache_compile(
     pp_rank: int | None = None,
     **kwargs: Any,
 ) -> Callable[..., Any]:
-    """A bound method of a module, compiled once and loaded from `cache_dir` by later processes.
+    """Compile a bound method of a module once, and load it from the cache in later processes.
 
-    It runs without gradients. The cache is looked at when it is first called; a call that is unlike those
-    before is compiled and kept, too. Further keywords: `backend`, `options`, `custom_decompositions`,
-    `ge_cache`.
+    The method runs without gradients. Its first call reads the cache. A call that no cached variant matches
+    is compiled and added to the cache.
+
+    Args:
+        func: A bound method of a `torch.nn.Module`.
+        config: The options; None for the defaults of graph mode.
+        dynamic: Whether one compilation serves several sizes.
+        cache_dir: The cache directory; None for `TORCHAIR_CACHE_HOME`, or `.torchair_cache`.
+        global_rank: The rank of this process; None for the one of `torch.distributed`.
+        tp_rank: The tensor-parallel rank, as a part of the entry's name.
+        pp_rank: The pipeline-parallel rank, as a part of the entry's name.
+        **kwargs: `backend` (of `get_npu_backend`), `options` (flat option names), `custom_decompositions`,
+            `ge_cache`.
+
+    Returns:
+        A callable with the signature of the method.
+
+    Raises:
+        BadOption: `func` is not a bound method of a module, or an option is invalid.
+        NotTrusted: Other users can write to the cache directory.
+
+    Example:
+        >>> model.decode = torchair.inference.cache_compile(model.decode, cache_dir="cache")
+        >>> model.decode(tokens)
     """
     how = how_of(config, dynamic, kwargs)
     root = root_of(cache_dir)
@@ -86,54 +107,72 @@ def cache_compile(
 
 
 def readable_cache(cache_bin: str, print_output: bool = True, file: str | None = None) -> str:
-    """What a kept compilation contains, as text; in `file` with the generated source."""
+    """Describe a cached compilation as text.
+
+    Args:
+        cache_bin: The path of a `compiled_module` file.
+        print_output: Whether to print the text.
+        file: A file to write the text and the generated source to.
+
+    Returns:
+        The text.
+
+    Raises:
+        BadOption: `cache_bin` is not a file, or is a symbolic link.
+    """
     path = Path(cache_bin)
     if path.is_symlink() or not path.is_file():
-        raise BadOption(f"{cache_bin} is no file, or a link to one", next="name a compiled_module")
+        raise BadOption(f"{cache_bin} is not a regular file", next="pass the path of a compiled_module file")
     return CompiledModel.load(cache_bin).readable(print_output, file)
 
 
 def checked_method(func: Any) -> Any:
-    """The bound method of a module, if it is one."""
+    """Return the bound method of a module; raise `BadOption` if it is not one."""
+    usage = "for example cache_compile(model.forward)"
     if not isinstance(func, types.MethodType | types.BuiltinMethodType):
-        raise BadOption("cache_compile takes a bound method of a module", got=repr(func))
+        raise BadOption("cache_compile() expects a bound method of a module", got=repr(func), next=usage)
     if not isinstance(func.__self__, torch.nn.Module):
-        raise BadOption("cache_compile takes a method of a torch.nn.Module", got=repr(func.__self__)[:80])
+        got = repr(func.__self__)[:80]
+        raise BadOption("cache_compile() expects a method of a torch.nn.Module", got=got, next=usage)
     return func
 
 
 def how_of(config: Config | None, dynamic: bool, given: Mapping[str, Any]) -> CompileArgs:
-    """How it is to be compiled, of all the ways to say so."""
+    """Combine the config with the keywords `backend`, `options` and `custom_decompositions`."""
     backend = given.get("backend")
     if backend is not None:
         of_backend = getattr(backend, "keywords", {}).get("compiler_config")
         if of_backend is None:
-            raise BadOption("backend must be what get_npu_backend returns", got=repr(backend)[:80])
+            raise BadOption("'backend' must be a result of get_npu_backend()", got=repr(backend)[:80])
         if config is not None and config != of_backend:
-            raise BadOption("config and the config of backend differ", next="give one of them")
+            raise BadOption("'config' and the config of 'backend' differ", next="pass only one of them")
         config = of_backend
     if config is not None and not isinstance(config, Config):
-        raise BadOptionType("config must be a CompilerConfig", got=repr(config)[:80])
+        raise BadOptionType("'config' must be a CompilerConfig", got=repr(config)[:80])
     config = with_options(CompilerConfig() if config is None else config, given.get("options"))
     parts = dict(getattr(backend, "keywords", {}).get("decompositions", {}))
     parts |= given.get("custom_decompositions") or {}
     captures = freeze(config)["mode"] in CAPTURE_MODES
     if captures and given.get("ge_cache"):
-        Diagnostics().add("ge_cache has no effect in capture mode: programs are kept in any case")
+        Diagnostics().add("ge_cache has no effect in capture mode: programs are always cached")
     for name in sorted(set(given) - KEYWORDS):
-        Diagnostics().add(f"cache_compile has no keyword {name!r}: it has no effect")
+        Diagnostics().add(f"cache_compile() has no keyword {name!r}: it is ignored")
     marks = ("aclgraphcache",) if captures else ("gecache",) if given.get("ge_cache") else ()
     return CompileArgs(config, bool(dynamic), parts, marks)
 
 
 def check_root(root: Path) -> None:
-    """`NotTrusted`, a ValueError, where the directory is there and not the user's alone."""
+    """Raise `NotTrusted`, a ValueError, if the directory exists and other users can write to it."""
     if root.exists():
         check_folder(root.stat(), root, is_root=True)
 
 
 class CompiledModel:
-    """A model compiled and kept: called like the model, without its code."""
+    """A compiled model in a file.
+
+    A graph that `save_graph` wrote is called like the model, without its code. A compilation that
+    `cache_compile` wrote is bound to a model by `rebase`.
+    """
 
     VERSION = "1.0.5"
     FILE = "compiled_module"
@@ -147,17 +186,28 @@ class CompiledModel:
         save_path: str | Path = "save_path",
         **kwargs: Any,
     ) -> None:
-        """Trace a model with these sample inputs and keep its graph and weights below `save_path`; each rank
-        in a folder of its own.
+        """Trace a model and save its graph and weights.
+
+        Args:
+            model: The module.
+            args: Sample inputs.
+            dynamic: Whether the graph accepts other sizes than those of the sample inputs.
+            config: The options; the mode must be graph mode.
+            save_path: The directory; with several processes, each rank has a subdirectory.
+            **kwargs: Sample keyword inputs.
+
+        Raises:
+            BadOptionType: `args` is not a tuple.
+            NotPossible: The model cannot be exported.
         """
         if not isinstance(args, tuple):
-            raise BadOptionType("args must be a tuple of sample inputs", got=type(args).__name__)
+            raise BadOptionType("'args' must be a tuple of sample inputs", got=type(args).__name__)
         place = _place(Path(save_path))
         _late("write_model")(model, args, kwargs, dynamic, config, place)
 
     @classmethod
     def load_graph(cls, load_path: str | Path) -> CompiledModel:
-        """The model that `save_graph` kept there."""
+        """Load the model that `save_graph` wrote to this directory."""
         place = _place(Path(load_path))
         return cls(_late("load_air")(place.folder / place.file))
 
@@ -174,29 +224,35 @@ class CompiledModel:
         ge_cache: bool = False,
         **kwargs: Any,
     ) -> str:
-        """The file in which `cache_compile` keeps this."""
+        """Return the path of the file in which `cache_compile` caches this method with these arguments."""
         how = how_of(config, dynamic, {**kwargs, "ge_cache": ge_cache})
         ranks = RankInfo(global_rank, tp_rank, pp_rank)
         return str(location_of(checked_method(func), how, cache_dir, ranks).path)
 
     @classmethod
     def load(cls, path: str) -> CompiledModel:
-        """What `save`, or `cache_compile`, kept there. `PermissionError` where somebody else may have written
-        it, `ValueError` where it is damaged or of another version.
+        """Load the file of `save` or `cache_compile`.
+
+        Raises:
+            BadPath: The file does not exist.
+            PermissionError: Another user could have written the file.
+            ValueError: The file is corrupted or has another version.
         """
         place = Path(path).resolve()
         with own_folder(place.parent) as folder:
             try:
                 data = read_own(folder, place.name, place)
             except FileNotFoundError as error:
-                raise BadPath(f"there is no file {path}") from error
+                raise BadPath(
+                    f"there is no file {path}", next="pass the path of a compiled_module"
+                ) from error
         entry = unpacked(data, "", str(place))
         meta_of(entry.files)
         return cls(entry=entry)
 
     def save(self, path: str) -> None:
-        """Keep it there."""
-        entry = self._kept()
+        """Write the compilation to a file."""
+        entry = self._stored()
         place = Path(path)
         make_parents(place.parent)
         with atomic_write(place, OWN_FILE) as out:
@@ -209,26 +265,36 @@ class CompiledModel:
         func: Any = None,
         cache_dir: str | None = None,
     ) -> Callable[..., Any]:
-        """The compiled method, bound to this model: `func`, or the method of the same name, with these global
-        variables if any are given. Calls that it was not compiled for are compiled, and kept below
-        `cache_dir` if that is given.
+        """Bind the compiled method to a model. Calls that no variant matches are compiled.
+
+        Args:
+            model: The model with the weights to use.
+            global_vars: The global variables of the method; None for its own.
+            func: The method; None for the model's method of the same name.
+            cache_dir: A directory in which new variants are cached; None to cache none.
+
+        Returns:
+            The compiled method.
+
+        Raises:
+            BadOption: The model has no such method.
         """
-        entry = self._kept()
+        entry = self._stored()
         name = str(meta_of(entry.files)["function"]).rpartition(".")[2]
         method = func if func is not None else getattr(model, name, None)
         if method is None:
-            raise BadOption(f"the model has no method {name!r}", next="give func=")
+            raise BadOption(f"the model has no method {name!r}", next="pass the method as func=")
         function = getattr(method, "__func__", method)
         if global_vars is not None:
             function = with_globals(function, global_vars)
         how = how_of_entry(entry)
         root = None if cache_dir is None else str(root_of(cache_dir))
         find = None if root is None else partial(location_of, how=how, cache_dir=root, ranks=RankInfo())
-        return Kept(types.MethodType(function, model), how, find, variants_of(entry.files))
+        return CachedCallable(types.MethodType(function, model), how, find, variants_of(entry.files))
 
     def readable(self, print_output: bool = True, file: str | None = None) -> str:
-        """What it contains, as text; in `file` with the generated source below it."""
-        entry = self._kept()
+        """Return the content as text; `file` also gets the generated source."""
+        entry = self._stored()
         text, source = readable(entry.files, entry.facts)
         if print_output:
             print(text)
@@ -237,68 +303,72 @@ class CompiledModel:
         return text
 
     def recompile(self, config: CompilerConfig) -> None:
-        """Refused: what is kept was compiled with one configuration."""
-        raise NotPossible("a kept compilation cannot be compiled again", next="compile the model anew")
+        """Raise `NotPossible`: a saved compilation has a fixed configuration."""
+        raise NotPossible(
+            "a saved compilation cannot be recompiled", next="compile the model with the other config"
+        )
 
     def __init__(self, loaded: LoadedModel | None = None, *, entry: StoredEntry | None = None) -> None:
         self._loaded = loaded
         self._entry = entry
 
-    def _kept(self) -> StoredEntry:
+    def _stored(self) -> StoredEntry:
         if self._entry is None:
             raise NotPossible(
-                "this is a saved graph, and no kept compilation", next="CompiledModel.load(path)"
+                "a graph of save_graph() does not support this method",
+                next="load a compilation with CompiledModel.load(path)",
             )
         return self._entry
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's outputs."""
+        """Run the model; raise `NotPossible` for a compilation, which has no weights."""
         if self._loaded is None:
             raise NotPossible(
-                "a kept compilation runs on a model's weights", next="CompiledModel.rebase(model)"
+                "a saved compilation has no weights and cannot be called",
+                next="bind it to a model with CompiledModel.rebase(model)",
             )
         return self._loaded(*args, **kwargs)
 
 
-class Kept(CachedMethod):
-    """A method whose variants are given."""
+class CachedCallable(CachedMethod):
+    """A cached method whose variants are given."""
 
     def __init__(self, method: Any, how: CompileArgs, find: Any, rows: Sequence[Mapping[str, bytes]]) -> None:
         super().__init__(method, how, find)
         self._rows = rows
 
     def load(self) -> None:
-        """Those that were given."""
+        """Add the given variants."""
         rows, self._rows = self._rows, ()
         self.take(rows)
 
 
 def how_of_entry(entry: StoredEntry) -> CompileArgs:
-    """How an entry was compiled; functions among its options are left out, and told."""
+    """Return the configuration of an entry, and warn about options that are functions, which are dropped."""
     meta = meta_of(entry.files)
     options = dict[str, Any](meta["config"]["options"])
     functions = [path for path, value in options.items() if "$callable" in json.dumps(value)]
     for path in functions:
         del options[path]
-        Diagnostics().add(f"{path} is a function, which is not kept: what is compiled now is without it")
+        Diagnostics().add(f"option {path} is a function, which is not saved: new compiles do not use it")
     config = CompilerConfig.from_json(json.dumps({**meta["config"], "options": options}))
     return how_of(config, meta["dynamic"], {})
 
 
 def with_globals(function: Any, variables: Mapping[str, Any]) -> Any:
-    """The function with other global variables."""
-    made = types.FunctionType(
+    """Copy a function with other global variables."""
+    copy = types.FunctionType(
         function.__code__, dict(variables), function.__name__, function.__defaults__, function.__closure__
     )
-    made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
-    made.__module__ = function.__module__
-    return made
+    copy.__kwdefaults__, copy.__qualname__ = function.__kwdefaults__, function.__qualname__
+    copy.__module__ = function.__module__
+    return copy
 
 
 def write_readable(path: Path, text: str, source: str) -> None:
-    """The text as comments, and the source; a file that is there must be the user's own."""
+    """Write the text as comments, and the source. An existing file must belong to the user."""
     if path.is_symlink():
-        raise BadOption(f"{path} is a link", next="name a file")
+        raise BadOption(f"cannot write to {path}: it is a symbolic link", next="pass the path of a file")
     if path.exists():
         check_file(path.stat(), path)
     make_parents(path.parent)
@@ -308,7 +378,7 @@ def write_readable(path: Path, text: str, source: str) -> None:
 
 
 class ModelCacheSaver:
-    """What is done to files of compilations."""
+    """Remove files of compilations."""
 
     @staticmethod
     def remove_cache(path: str | Path) -> None:
@@ -321,7 +391,7 @@ class ModelCacheSaver:
 
 
 class _NoGuardCompiledFunction:
-    """A function compiled for given inputs and kept in a file."""
+    """A function that is compiled for given inputs and saved to a file."""
 
     def __init__(self, func: Callable[..., Any], config: Config | None = None, dynamic: bool = True) -> None:
         self._func = self.checked(func)
@@ -331,36 +401,38 @@ class _NoGuardCompiledFunction:
 
     @classmethod
     def checked(cls, func: Any) -> Any:
-        """A function that a module has."""
+        """Return the function; raise `BadOption` if it is not a function."""
         if not isinstance(func, types.FunctionType):
-            raise BadOption("this takes a function", got=repr(func)[:80])
+            raise BadOption("expected a function", got=repr(func)[:80])
         return func
 
     def for_inputs(self, *args: Any, **kwargs: Any) -> Any:
-        """The call to compile for."""
+        """Set the call to compile for."""
         if self._is_used:
-            raise NotPossible("it was used before", next="make another one")
+            raise NotPossible("for_inputs() cannot be called after save_to()", next="create a new object")
         self._inputs = args, kwargs
         return self
 
     def save_to(self, file: str) -> None:
-        """Compile, run, and keep it in this file."""
+        """Compile the function, run it, and save it to this file."""
         if self._inputs is None or self._is_used:
-            raise NotPossible("there are no inputs to compile for", next="for_inputs(…).save_to(file)")
+            raise NotPossible(
+                "save_to() has no inputs to compile for", next="call for_inputs(...).save_to(file)"
+            )
         if Path(file).exists() or Path(file).is_symlink():
-            raise BadOption(f"{file} is there already", next="remove it, or name another")
+            raise BadOption(f"{file} already exists", next="remove it, or choose another path")
         self._is_used = True
-        made = CachedMethod(self._func, self._how, None)
+        method = CachedMethod(self._func, self._how, None)
         args, kwargs = self._inputs
-        made(*args, **kwargs)
+        method(*args, **kwargs)
         function = getattr(self._func, "__func__", self._func)
-        files = files_of(function, self._how, [each.files() for each in made.variants])
+        files = files_of(function, self._how, [each.files() for each in method.variants])
         CompiledModel(entry=StoredEntry("", files, {}, 0)).save(file)
 
     @classmethod
     def load(cls, file: str, *, self: torch.nn.Module | None = None) -> Callable[..., Any]:
-        """What was kept in that file. Calls that it was not compiled for are refused."""
-        entry = CompiledModel.load(file)._kept()
+        """Load a file of `save_to`. A call that it was not compiled for raises `BadCall`."""
+        entry = CompiledModel.load(file)._stored()
         meta = meta_of(entry.files)
         if self is None:
             found: Any = importlib.import_module(meta["module"])
@@ -369,16 +441,19 @@ class _NoGuardCompiledFunction:
         else:
             found = getattr(self, str(meta["function"]).rpartition(".")[2], None)
         if found is None:
-            raise NotPossible(f"there is no {meta['function']} in {meta['module']}")
-        kept = Kept(found, how_of_entry(entry), None, variants_of(entry.files))
-        kept.compiles = False
-        return kept
+            raise NotPossible(
+                f"module {meta['module']} has no function {meta['function']}, which {file} was compiled from",
+                next="define the function, or compile it again",
+            )
+        loaded = CachedCallable(found, how_of_entry(entry), None, variants_of(entry.files))
+        loaded.compiles = False
+        return loaded
 
 
 class _NoGuardCompiledMethod(_NoGuardCompiledFunction):
-    """A bound method compiled for given inputs and kept in a file."""
+    """A bound method that is compiled for given inputs and saved to a file."""
 
     @classmethod
     def checked(cls, func: Any) -> Any:
-        """A method of a module."""
+        """Return the method; raise `BadOption` if it is not a bound method of a module."""
         return checked_method(func)

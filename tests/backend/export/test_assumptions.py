@@ -43,7 +43,13 @@ CONSTANTS = {
     "complex": (lambda x, y, how: x * how, (X, None, 2j), (X, None, 2j), (X, None, 3j), "how was 2j"),
     "shorter": (lambda x, y, how: x * sum(y), (X, [1, 2]), (X, [1, 2]), (X, [1]), r"y\[1\] was 2"),
     "a tensor": (lambda x, y, how: x * how, (X, None, 2), (X, None, 2), (X, None, X), "how was 2"),
-    "one tensor": (lambda x, y, how: x * 2 + y, (X, X), (X, X), (X, X + 1), "x and y must be the same tensor"),
+    "one tensor": (
+        lambda x, y, how: x * 2 + y,
+        (X, X),
+        (X, X),
+        (X, X + 1),
+        "x and y must be the same tensor",
+    ),
     "only a size": (lambda x, y, how: x * len(y), (X, X[1:]), (X, X[1:]), (X, X[2:]), "y has other sizes"),
     "only a type": (lambda x, y, how: x * y.itemsize, (X, X[1:]), (X, X[1:]), (X, X[1:].half()), "y must be"),
 }
@@ -108,8 +114,8 @@ def test_a_tensor_of_which_only_a_size_is_read(tmp_path: Path) -> None:
     ("function", "text"),
     [
         (lambda x, y, how: (x + 1, x.shape), "torch.Size of an argument"),
-        (lambda x, y, how: (x + 1, x.shape[0] / 2), "no integer"),
-        (lambda x, y, how: (x + 1, x.sum().item()), "no integer"),
+        (lambda x, y, how: (x + 1, x.shape[0] / 2), "not an integer"),
+        (lambda x, y, how: (x + 1, x.sum().item()), "not an integer"),
     ],
 )
 def test_results_that_would_be_those_of_the_example(function: Any, text: str, tmp_path: Path) -> None:

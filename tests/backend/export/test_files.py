@@ -66,7 +66,7 @@ def test_two_weights_are_never_one_file(tmp_path: Path, monkeypatch: pytest.Monk
 
     exported(Twice(), tmp_path, X)
     monkeypatch.setattr(air_file, "EXTERNAL_FROM", 10)
-    with pytest.raises(NotPossible, match="have the same file name(?s:.*)a_weight"):
+    with pytest.raises(NotPossible, match="have the same file name"):
         exported(Twice(), tmp_path, X)
 
 

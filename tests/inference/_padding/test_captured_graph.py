@@ -298,7 +298,7 @@ def test_each_number_that_a_model_reads_is_checked_once(scales: list[float]) -> 
         for _ in range(3):
             follow(run, scaled, positive(7))
     report = run.report()
-    assert (report.padded, report.dynamic["to compare with"]) == (4, 3)
+    assert (report.padded, report.dynamic["compared with a padded call"]) == (4, 3)
 
 
 @pytest.mark.parametrize("odd", [INF, -INF, float("nan")])
