@@ -63,7 +63,7 @@ def test_crops_come_from_symbols_not_from_numbers() -> None:
     ("function", "why"),
     [
         (lambda x: x[:, 1:], "- 1 elements"),
-        (lambda x: x.flatten(), "elements, not the size"),
+        (lambda x: x.flatten(), "elements, which is not the size"),
         (lambda x: (x.relu(), x.shape[1]), "a number that depends on the size"),
         (lambda x: x.add_(1), "writes its arguments"),
         (lambda x: x[:, : int(x.sum().item())], "."),
@@ -80,7 +80,7 @@ def test_declared_crops_cut_outputs() -> None:
     cut = crops.cut({"logits": x, "other": x}, 4)
     assert (cut["logits"].shape, cut["other"].shape) == ((2, 4, 3), (2, 9, 3))
     assert cut["logits"].is_contiguous()
-    with pytest.raises(Unknown, match="no output 'hidden'"):
+    with pytest.raises(Unknown, match="an output 'hidden' that"):
         declared_crops({"logits": x}, {"hidden": 1})
     with pytest.raises(Unknown, match="3 dimensions"):
         declared_crops(x, {0: 5})

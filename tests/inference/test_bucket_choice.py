@@ -292,7 +292,7 @@ def tried(x: torch.Tensor) -> torch.Tensor:
 def test_zeros_prove_nothing() -> None:
     """A warm-up with zeros is common: what is not proved is tried with other numbers as well."""
     run = auto(lambda x: nn.functional.pad(x + x[:, :1], (-1, 1)))
-    with pytest.warns(torchair.DegradedWarning, match="other numbers"):
+    with pytest.warns(torchair.DegradedWarning, match="the values of output 0 change"):
         every(run, [4, 8] * 4 + [7] * 3, of=0.0)
     assert run.report().padded == 0
 
@@ -468,7 +468,7 @@ def test_dimensions_that_are_not_there() -> None:
 
 def test_outputs_that_are_not_there() -> None:
     run = auto(scaled, pad={"x": 0.0}, crop={"a": 1})
-    with pytest.warns(torchair.DegradedWarning, match="no output 'a' to crop") as told:
+    with pytest.warns(torchair.DegradedWarning, match="crop has an output 'a'") as told:
         follow(run, scaled, [4, 8] * 5 + [7])
     assert len(told) == 1
     assert (run.report().gears, run.report().padded) == (((4, 8),), 0)

@@ -383,7 +383,7 @@ class AutoGears:
     def _learn(
         self, call: BoundCall, form: CallSignature, seen: list[GraphRun], outputs: Any
     ) -> Padding | None:
-        """Determine how calls like this one are padded; None if the call does not show it, or it is unsafe."""
+        """Determine how calls like this one are padded; None if the call does not show it or it is unsafe."""
         options = self._options
         if form.learned == LEARNED:
             self._stop_padding(form, "the graph, or a number that the model reads, changes from call to call")

@@ -30,7 +30,7 @@ __all__ = [
 
 
 def _show_in_torch_npu() -> None:
-    """`torch.npu.npugraph_ex` and `torch_npu.npugraph_ex` are this module, where those packages are there."""
+    """Make this module `torch.npu.npugraph_ex` and `torch_npu.npugraph_ex`, if those packages are loaded."""
     for owner in (getattr(torch, "npu", None), sys.modules.get("torch_npu")):
         if owner is not None and not hasattr(owner, "npugraph_ex"):
             setattr(owner, "npugraph_ex", sys.modules[__name__])  # noqa: B010 - no module knows the name

@@ -1,4 +1,4 @@
-"""Compilations of capture mode that outlive a process."""
+"""Cache compilations of capture mode across processes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,21 @@ def cache_compile(
     pp_rank: int | None = None,
     **kwargs: Any,
 ) -> Callable[..., Any]:
-    """A bound method of a module, compiled once for capture mode and loaded from `cache_dir` by later
-    processes; `options=` are the flat option names.
+    """Compile a bound method for capture mode once, and load it from the cache in later processes.
+
+    See `torchair.inference.cache_compile`; the default config is that of capture mode.
+
+    Args:
+        func: A bound method of a `torch.nn.Module`.
+        dynamic: Whether one compilation serves several sizes.
+        cache_dir: The cache directory; None for `TORCHAIR_CACHE_HOME`, or `.torchair_cache`.
+        global_rank: The rank of this process; None for the one of `torch.distributed`.
+        tp_rank: The tensor-parallel rank, as a part of the entry's name.
+        pp_rank: The pipeline-parallel rank, as a part of the entry's name.
+        **kwargs: `config`, `backend`, `options` (flat option names), `custom_decompositions`.
+
+    Returns:
+        A callable with the signature of the method.
     """
     ranks = {"global_rank": global_rank, "tp_rank": tp_rank, "pp_rank": pp_rank}
     if kwargs.get("config") is None and kwargs.get("backend") is None:

@@ -18,11 +18,26 @@ def get_npu_backend(
     compiler_config: CompilerConfig | None = None,
     custom_decompositions: Decompositions = {},  # noqa: B006 - read, never written
 ) -> functools.partial[Any]:
-    """A backend for `torch.compile` that records and replays, with this configuration."""
+    """Create a backend for `torch.compile` that records and replays graphs.
+
+    Args:
+        compiler_config: The options; None for the defaults of capture mode.
+        custom_decompositions: Functions that decompose ops before compilation, by op overload or packet.
+
+    Returns:
+        The backend, for `torch.compile(backend=...)`.
+    """
     config = CompilerConfig() if compiler_config is None else compiler_config
     return entry_points.get_npu_backend(compiler_config=config, custom_decompositions=custom_decompositions)
 
 
 def get_compiler(compiler_config: CompilerConfig | None = None) -> Compiler:
-    """A compiler `f(gm, example_inputs)` for a graph that is already functional ATen."""
+    """Return a compiler of capture mode for functional ATen graphs.
+
+    Args:
+        compiler_config: The options; None for the defaults of capture mode.
+
+    Returns:
+        A function `compiler(gm, example_inputs)` that returns a callable `CompiledGraph`.
+    """
     return entry_points.get_compiler(CompilerConfig() if compiler_config is None else compiler_config)

@@ -1,4 +1,4 @@
-"""What models say about streams and events in capture mode."""
+"""Ops for streams and events in models of capture mode."""
 
 from torchair.ops import (
     npu_create_tagged_event,

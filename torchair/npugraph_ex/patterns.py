@@ -1,4 +1,4 @@
-"""Replacements of patterns in graphs."""
+"""Replace patterns in graphs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,20 @@ def register_replacement(
     scalar_workaround: Mapping[str, float | int] | None = None,
     skip_duplicates: bool = False,
 ) -> None:
-    """Replace what `search_fn` traces to by what `replace_fn` traces to, in every graph that `npugraph_ex`
-    compiles from now on: by the backend of this name, or with a configuration of this package.
+    """Register a replacement for all graphs that `npugraph_ex` compiles from now on.
 
-    The parameters are those of `torchair.register_replacement`, whose rules are others.
+    It applies to the backend of this name, and to configs of this package. The rules of
+    `torchair.register_replacement`, which has the same parameters, are separate.
+
+    Args:
+        search_fn: The function whose traced graph is searched.
+        replace_fn: The function whose traced graph replaces a match; it has the parameters of `search_fn`.
+        example_inputs: Inputs to trace both functions with.
+        trace_fn: The function that traces them.
+        extra_check: Called with each match; False rejects it.
+        search_fn_pattern: A pattern of torch's pattern matcher, used instead of the traced `search_fn`.
+        scalar_workaround: Values of number parameters that tracing would otherwise turn into constants.
+        skip_duplicates: Whether a pattern that is registered already is ignored.
     """
     OF_CAPTURE.register(
         search_fn, replace_fn, example_inputs, trace_fn, extra_check, search_fn_pattern, scalar_workaround,

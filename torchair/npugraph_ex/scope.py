@@ -1,4 +1,4 @@
-"""Scopes around a part of a model in capture mode. Outside of a graph they act at once, on this thread."""
+"""Scopes for a part of a model in capture mode. Outside of a graph they act immediately, on this thread."""
 
 from __future__ import annotations
 
@@ -17,23 +17,40 @@ __all__ = ["deterministic", "limit_core_num"]
 def limit_core_num(
     op_aicore_num: int, op_vectorcore_num: int, stream: Any = None
 ) -> AbstractContextManager[Any]:
-    """`with` this, what a stream runs uses at most so many cores: this stream, or the current one."""
+    """Limit the cores that a stream uses, as a context manager.
+
+    Args:
+        op_aicore_num: The maximum number of cube cores.
+        op_vectorcore_num: The maximum number of vector cores.
+        stream: The stream; None for the current one.
+
+    Example:
+        >>> with torchair.npugraph_ex.scope.limit_core_num(12, 24):
+        ...     y = x @ w
+    """
     attributes = scope.core_limits(op_aicore_num, op_vectorcore_num)
     if torch.compiler.is_compiling():
         return scope.Scope(attributes) if stream is None else scope.StreamLimit(attributes, stream)
     module = stream_ops.device_module()
     if module is torch.cuda and stream not in (None, module.current_stream()):
-        what = "outside of a graph, cores of a CUDA stream are limited where it is the current one"
-        Diagnostics().add(what, next="open the limit within `with torch.cuda.stream(stream):`")
+        what = (
+            "limit_core_num() has no effect outside of a graph on a CUDA stream that is not the current one"
+        )
+        Diagnostics().add(what, next="call limit_core_num() inside `with torch.cuda.stream(stream):`")
     return core_limits.cores_limited(op_aicore_num, op_vectorcore_num, module, stream)
 
 
 def deterministic(level: int) -> AbstractContextManager[Any]:
-    """`with` this, ops are as deterministic as level 0 to 3 says: from 1 on no result depends on the order in
-    which a device adds.
+    """Set the level of determinism of ops, as a context manager.
+
+    Args:
+        level: 0 to 3. From 1 on, no result depends on the order in which a device adds.
+
+    Raises:
+        ValueError: `level` is invalid.
     """
     if type(level) is not int or level not in core_limits.LEVELS:
-        raise ValueError(f"the level of determinism is 0 to 3, not {level!r}")
+        raise ValueError(f"the level of deterministic() must be an int from 0 to 3, got {level!r}")
     if torch.compiler.is_compiling():
         attributes = {
             stream_ops.DETERMINISTIC: str(int(level > 0)),

@@ -19,19 +19,19 @@ MINUS = torch.tensor([[float("-inf")], [torch.finfo(torch.float32).min], [-1e9],
     [
         (X, X.clone(), None),
         (X, X * (1 + 1e-6), None),
-        (X, X * 1.01, "other numbers"),
+        (X, X * 1.01, "the values of output 0 change"),
         # Numbers that stand for minus infinity are no measure of the others.
         (torch.cat([X, MINUS], 1), torch.cat([X, MINUS], 1), None),
-        (torch.cat([X, MINUS], 1), torch.cat([X * 1.01, MINUS], 1), "other numbers"),
+        (torch.cat([X, MINUS], 1), torch.cat([X * 1.01, MINUS], 1), "the values of output 0 change"),
         (torch.full((3,), float("nan")), torch.full((3,), float("nan")), None),
-        (torch.full((3,), float("nan")), torch.zeros(3), "other numbers"),
+        (torch.full((3,), float("nan")), torch.zeros(3), "the values of output 0 change"),
         (X.bfloat16(), X.bfloat16() * 1.001, None),
-        (X > 0, X > 1, "other numbers"),
+        (X > 0, X > 1, "the values of output 0 change"),
         (X, X[1:], "the shape"),
-        ((X, 7), (X, 8), "8 and not 7"),
-        ((X, 1), (X, True), "True and not 1"),
-        ((X, X), [X, X], "other outputs"),
-        ({"a": X}, {"b": X}, "other outputs"),
+        ((X, 7), (X, 8), "from 7 to 8"),
+        ((X, 1), (X, True), "from 1 to True"),
+        ((X, X), [X, X], "structure of the outputs"),
+        ({"a": X}, {"b": X}, "structure of the outputs"),
         ((X, None), (X, None), None),
     ],
 )
@@ -67,7 +67,7 @@ def test_declared_crops_refuses_opaque_outputs() -> None:
     class Answer:
         logits = X
 
-    with pytest.raises(Unknown, match="is or holds a Answer"):
+    with pytest.raises(Unknown, match="is or contains a Answer"):
         declared_crops((X, Answer()), {0: 1})
 
 

@@ -1,7 +1,7 @@
-"""Runs the declared cases of converters: each call alone in a graph, compiled, against eager.
+"""Run the declared cases of converters: compile each call as a graph of its own, and compare it with eager.
 
-Nothing is fatal in a compile, so equal numbers are not enough: a case fails too when its op was taken apart
-or carried through as it is.
+A compile falls back instead of failing, so equal values are not enough: a case also fails if its op was
+decomposed, or kept as an eager op.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DOUBLES, DOUBLE_TOL = (torch.float64, torch.complex128), 1e-7
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What one case came to; `why` is empty for a case that holds."""
+    """The result of one case; `why` is empty if it passed."""
 
     name: str
     case: Support
@@ -49,7 +49,7 @@ def run_declared(
     dynamic: bool = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> list[CaseResult]:
-    """Run every declared case of the ops whose name starts with `prefix`; `tell` gets a line per event."""
+    """Run the declared cases of ops with names that start with `prefix`; `tell` gets a line per event."""
     outcomes: list[CaseResult] = []
     for target, case in declared(prefix):
         title = f"{target_name(target)} {case!r}"
@@ -63,17 +63,17 @@ def run_declared(
 
 
 def why_fails(target: Any, case: Support, *, codegen: str = "eager", dynamic: bool = False) -> str:
-    """The first thing that is wrong with a case, in words; empty when it holds."""
+    """Return the reason why a case fails; an empty text if it passes."""
     try:
         return _run_case(target, case, codegen, dynamic)
     except Exception as error:
-        # A case is somebody's claim: whatever goes wrong with it is the answer, and the next case still runs.
+        # Any error is the result of this case, and the next case still runs.
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 @dataclass(frozen=True)
 class Called:
-    """One case: the call alone in a graph, its tensors, and what eager gives."""
+    """One case: a graph of the call, its tensors, and the results of eager."""
 
     op: Any
     gm: fx.GraphModule
@@ -82,7 +82,7 @@ class Called:
 
 
 def called(target: Any, case: Support) -> Called:
-    """Make the inputs of a case and run it in eager."""
+    """Create the inputs of a case, and run it in eager mode."""
     torch.manual_seed(SEED)
     flat, structure = tree_flatten((list(case.args), dict(case.kwargs)))
     made = [item.make() if isinstance(item, TypedTensor) else item for item in flat]
@@ -102,7 +102,7 @@ def _run_case(target: Any, case: Support, codegen: str, dynamic: bool) -> str:
     config = CompilerConfig()
     config.engine_config.codegen = codegen
     with warnings.catch_warnings():
-        # What is not converted is the answer of the test.
+        # Fallbacks are read from the report instead.
         warnings.simplefilter("ignore", DegradedWarning)
         runner = compile_fx(
             made.gm, _symbolic(made.tensors) if dynamic else made.tensors, resolve_settings(config)
@@ -120,7 +120,7 @@ def _fresh(item: Any) -> Any:
 
 
 def _graph_of(call: Any, made: Sequence[Any], structure: Any, expected: Any) -> fx.GraphModule:
-    """A graph of this one call; composite ops stay whole, as they would not under a tracer."""
+    """Build a graph of this call. A tracer would decompose composite ops."""
     graph = fx.Graph()
     inputs = [
         graph.placeholder(f"x{place}") if isinstance(item, torch.Tensor) else item
@@ -138,15 +138,15 @@ def _graph_of(call: Any, made: Sequence[Any], structure: Any, expected: Any) -> 
 
 
 def _symbolic(tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """Fake tensors whose sizes are symbols; equal sizes share one."""
+    """Return fake tensors with symbolic sizes; equal sizes share a symbol."""
     fake_mode = FakeTensorMode(shape_env=ShapeEnv())
     return [fake_mode.from_tensor(tensor) for tensor in tensors]
 
 
 def difference(results: Sequence[Any], expected: Sequence[Any]) -> str:
-    """The first difference in words: number, type, dtype, shape, values."""
+    """Describe the first difference: number of results, type, dtype, shape or values."""
     if len(results) != len(expected):
-        return f"{len(results)} results, eager gives {len(expected)}"
+        return f"{len(results)} results, eager returns {len(expected)}"
     for index, (got, want) in enumerate(zip(results, expected, strict=True)):
         why = _unequal(got, want)
         if why:
@@ -156,11 +156,11 @@ def difference(results: Sequence[Any], expected: Sequence[Any]) -> str:
 
 def _unequal(got: Any, want: Any) -> str:
     if type(got) is not type(want):
-        return f"a {type(got).__name__}, eager gives a {type(want).__name__}"
+        return f"a {type(got).__name__}, eager returns a {type(want).__name__}"
     if not isinstance(want, torch.Tensor):
-        return "" if got == want else f"{got!r}, eager gives {want!r}"
+        return "" if got == want else f"{got!r}, eager returns {want!r}"
     if got.dtype != want.dtype or got.shape != want.shape:
-        return f"{got.dtype}{list(got.shape)}, eager gives {want.dtype}{list(want.shape)}"
+        return f"{got.dtype}{list(got.shape)}, eager returns {want.dtype}{list(want.shape)}"
     if not (want.is_floating_point() or want.is_complex()):
         return "" if torch.equal(got, want) else f"{int((got != want).sum())} of {want.numel()} values differ"
     rtol, atol = (DOUBLE_TOL, DOUBLE_TOL) if want.dtype in DOUBLES else (RTOL, ATOL)

@@ -1,4 +1,4 @@
-"""`torchair.explain`: what would happen to a model, without compiling anything for a device."""
+"""`torchair.explain`: report how graph mode compiles a model, without compiling for a device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from torchair.passes.patterns.sets.registry import apply_pattern_passes, of_the_
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """One graph: how many FX nodes it had and how many GE ops they became."""
+    """One graph: its number of FX nodes, and the number of GE ops after conversion."""
 
     name: str
     nodes: int
@@ -43,7 +43,7 @@ class GraphFacts:
 
 @dataclass(frozen=True)
 class GraphBreak:
-    """Where Dynamo had to stop, and why."""
+    """A graph break: the reason, and the source line."""
 
     reason: str
     source: str
@@ -61,8 +61,9 @@ class CopiedInput:
 
 @dataclass(frozen=True)
 class RuleFacts:
-    """A replacement of the user's (`register_replacement`) in one graph: how often it fired; why it did not,
-    and the line of the model that the reason is about.
+    """A user-defined replacement (`register_replacement`) in one graph.
+
+    It has the number of replacements, or the reason why there is none, with the line of the model.
     """
 
     graph: str
@@ -74,7 +75,7 @@ class RuleFacts:
 
 @dataclass
 class Explanation:
-    """What `explain` found. Prints itself as tables."""
+    """The result of `explain`, which prints as tables."""
 
     graphs: list[GraphFacts] = field(default_factory=list[GraphFacts])
     graph_breaks: list[GraphBreak] = field(default_factory=list[GraphBreak])
@@ -87,13 +88,13 @@ class Explanation:
     rules: list[RuleFacts] = field(default_factory=list[RuleFacts])
 
     def tables(self) -> list[Table]:
-        """One table per question."""
+        """Return one table per topic that has entries."""
         counted = ("op", "times", "why")
         content: dict[str, tuple[Sequence[str], Sequence[Sequence[Any]]]] = {
             "Graphs": (("graph", "FX nodes", "GE ops"), [(g.name, g.nodes, g.ge_ops) for g in self.graphs]),
             "Graph breaks": (("why", "where"), [(b.reason, b.source) for b in self.graph_breaks]),
-            "Taken apart": (counted, _counted(self.decomposed)),
-            "Fall-backs: carried through as they are": (counted, _counted(self.fallbacks)),
+            "Decomposed": (counted, _counted(self.decomposed)),
+            "Fallbacks: run as eager ops": (counted, _counted(self.fallbacks)),
             "Recordings are split at": (counted, _counted(self.on_host)),
             "Inputs copied before a replay": (
                 ("graph", "input", "bytes", "why"),
@@ -115,19 +116,32 @@ class Explanation:
         return as_text(*self.tables(), self.summary(), width=110)
 
     def summary(self) -> str:
-        """All of it in one line."""
-        kinds = f"{len(set(self.converted))} kinds of op converted, {len(set(self.decomposed))} taken apart"
+        """Return a summary in one line."""
+        kinds = f"{len(set(self.converted))} kinds of op converted, {len(set(self.decomposed))} decomposed"
         return f"{kinds}, {len(self.fallbacks)} fallbacks, {len(self.graph_breaks)} graph breaks"
 
 
 def explain(
     model: Callable[..., Any], *args: Any, compiler_config: CompilerConfig | None = None, **kwargs: Any
 ) -> Explanation:
-    """Trace `model(*args, **kwargs)` and say what graph mode makes of it, with this config; prints tables and
-    returns the facts.
+    """Report how graph mode compiles `model(*args, **kwargs)`, and print the report as tables.
 
-    Nothing is compiled for a device: the traced graphs run eagerly once, so the call has the model's side
-    effects once.
+    Nothing is compiled for a device. The traced graphs run once in eager mode, so the side effects of the
+    model happen once.
+
+    Args:
+        model: A module or function.
+        *args: The arguments of the call.
+        compiler_config: The options; None for the defaults of graph mode.
+        **kwargs: The keyword arguments of the call.
+
+    Returns:
+        Graphs, graph breaks, converted and decomposed ops, fallbacks, copied inputs, patterns, and options
+        without effect.
+
+    Example:
+        >>> report = torchair.explain(model, x)
+        >>> report.graph_breaks
     """
     config = checked(CompilerConfig() if compiler_config is None else compiler_config)
     found = Explanation(idle_options=ineffective_options(config))
@@ -183,7 +197,7 @@ def _explain_graph(
 
 
 def _outcomes(context: PassContext) -> list[Outcome]:
-    """Of the rules that this configuration has, and of those that it has not."""
+    """Return the outcomes of the rules of this configuration, and of rules registered for the other mode."""
     others = of_the_other(context.config)
     if apply_pattern_passes.__name__ in context.changes:
         return [*context.rules, *others]
@@ -208,7 +222,7 @@ def _is_static(value: torch.Tensor) -> bool:
 
 
 class _Eager:
-    """A runner that runs the FX graph as it is."""
+    """A runner that interprets the FX graph."""
 
     _boxed_call = True
 

@@ -1,8 +1,8 @@
-"""The graph that Dynamo has captured of a model, and how a padded call of it is made: which inputs are
-padded, which outputs are cropped, and whether padding may change a result.
+"""Analyze the graph that Dynamo captured of a model: which inputs of a padded call are padded, which outputs
+are cropped, and whether padding may change a result.
 
-All of it is found on that graph, traced with fake tensors or run on the inputs of a call, none of which it
-writes. The Python code of the model runs once in each call, and sees nothing of this.
+The graph is traced with fake tensors, or run on the inputs of a call without writing them. The Python code of
+the model runs once per call and does not notice the analysis.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from torchair.inference._padding.proof import Leak, Proof
 from torchair.inference._padding.rules import rule_of
 
 PURE = ("aten", "prims", "npu")
-"""Namespaces of ops that do nothing but compute."""
+"""Namespaces of ops without side effects."""
 TRUSTED = ("torch", "operator", "_operator", "builtins", "math")
-"""Modules whose functions do nothing else; a graph of Dynamo's calls them before it is traced to ATen."""
+"""Modules with functions without side effects, which Dynamo's graph calls before it is traced to ATen."""
 UNTRUSTED = ("torch._higher_order_ops", "torch.distributed", "torch._dynamo")
 
 
@@ -50,7 +50,7 @@ _names = itertools.count()
 
 
 class GraphRefused(Exception):
-    """A graph was not run: it is not known to be right for a padded call."""
+    """A graph was not run because it is not approved for a padded call."""
 
     def __init__(self, found: Found | None) -> None:
         super().__init__("a padded call was refused")
@@ -58,16 +58,16 @@ class GraphRefused(Exception):
 
 
 class Unsuitable(Exception):
-    """This call does not show how the graph depends on the size; another one may."""
+    """This call does not show how the graph depends on the size, but another call may."""
 
 
 class Captured:
-    """One graph of Dynamo's."""
+    """A graph that Dynamo captured."""
 
     def __init__(self, known: CapturedGraph | None, places: Sequence[int]) -> None:
-        """`places`: of the inputs that are Python numbers."""
-        self.known = known  # not of gears: their graphs are those of other calls, for other sizes
-        self.approved: dict[Numbers, Padding] = {}  # for padded calls of this kind
+        """`places` are the indices of inputs that are Python numbers."""
+        self.known = known  # None for the graphs of gears, which are not analyzed
+        self.approved: dict[Numbers, Padding] = {}  # approved padded calls, by the Python numbers of a call
         self.places = places
 
     def numbers(self, args: Sequence[Any], without: Collection[int] = ()) -> Numbers:
@@ -77,7 +77,7 @@ class Captured:
 
 
 Numbers = tuple[str, ...]
-"""As text: -0.0 is not 0.0, and NaN is NaN."""
+"""Numbers as text, so that -0.0 differs from 0.0, and NaN equals NaN."""
 
 
 @dataclass(frozen=True)
@@ -99,22 +99,20 @@ class GraphRun:
     graph: Captured
     args: Sequence[Any]
     outputs: Sequence[Any]
-    is_outermost: bool  # called by the code of the model, and not by a part of it that is compiled for itself
+    is_outermost: bool  # whether the model's code called it, not a part that is compiled separately
 
 
 class Apart:
-    """A model that is compiled apart from all others: with a code object of its own, where Dynamo keeps its
-    results.
-    """
+    """A separately compiled model: its own code object holds the results of Dynamo."""
 
     def __init__(
         self, model: Callable[..., Any], backend: Callable[..., Any], *, dynamic: bool, keeps: bool
     ) -> None:
-        """`keeps`: graphs can be looked at later."""
-        self.graphs = 0  # that Dynamo had compiled
-        self.is_whole = True  # each call is one graph
-        self.has_run = False  # code of the model, or a graph, in the latest call
-        self.has_failed_alone = False  # a graph, and nothing else had run
+        """Compile a model; `keeps` stores its graphs for analysis."""
+        self.graphs = 0  # number of compiled graphs
+        self.is_whole = True  # whether each call is one graph
+        self.has_run = False  # whether the model's code, or a graph, ran in the latest call
+        self.has_failed_alone = False  # whether a graph failed before anything else ran
         self._name = f"auto_gears_{next(_names)}"
         self._made: list[Captured] = []
         self._random: Any = None
@@ -122,12 +120,12 @@ class Apart:
         self._seen: list[GraphRun] | None = None
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            # Where torch gives up compiling, it calls this as it is.
+            # If torch stops compiling (recompile limit), it calls this function directly.
             if torch.compiler.is_compiling() or self._expected is None:
                 return model(*args, **kwargs)
             raise GraphRefused(None)
 
-        def torchair(gm: fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:  # torch's errors name it
+        def torchair(gm: fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:  # torch's errors show this name
             self._random = random.getstate()  # no code of the call has run yet
             self.is_whole = self.is_whole and not self._is_running() and not ends_early(gm)
             known, places = CapturedGraph(gm, copy_graph(gm)) if keeps else None, number_places(gm)
@@ -136,12 +134,12 @@ class Apart:
                 known.settle()
             graph = Captured(known, places)
             self._made.append(graph)
-            self.graphs += 1  # not where torch begins again, which it says by an exception
+            self.graphs += 1  # not reached if torch restarts tracing, which raises an exception
             return lambda *args: self._met(graph, made, args)
 
         run.__code__ = run.__code__.replace(co_name=self._name)
         self._run = torch.compile(run, backend=torchair, dynamic=dynamic)
-        # The same programs. A graph break would let code of the model run: it ends a call before it begins.
+        # The same programs, but a graph break raises before any code of the model runs.
         self._run_whole = torch.compile(run, backend=torchair, dynamic=dynamic, fullgraph=True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -159,7 +157,7 @@ class Apart:
         return outputs
 
     def _is_running(self) -> bool:
-        """Has the code of the model begun, so that this is compiled in the middle of it?"""
+        """Whether the model's code is running, so that this compile is after a graph break."""
         return any(frame.f_code.co_name == self._name for frame, _ in traceback.walk_stack(None))
 
     def _met(self, graph: Captured, made: Callable[..., Any], args: Sequence[Any]) -> Any:
@@ -177,7 +175,7 @@ class Apart:
         return outputs
 
     def watched(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[GraphRun]]:
-        """A call, and what was run for it."""
+        """Call the model; return its outputs and the graphs that ran."""
         self._seen = seen = []
         try:
             return self(*args, **kwargs), seen
@@ -185,16 +183,14 @@ class Apart:
             self._seen = None
 
     def padded(self, padding: Padding, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A padded call; `Refused`, before anything ran, where its graph is not approved for that."""
+        """Run a padded call; raise `GraphRefused` before anything runs if its graph is not approved."""
         if not padding.is_checked:
             return self(*args, **kwargs)
         is_sure = all(not graph.places and padding in graph.approved.values() for graph in self._made)
         return self._expecting(padding, is_sure, args, kwargs)
 
     def found(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found | None:
-        """The graph that serves a call, which is compiled if it must be, and not run; None where there is
-        none.
-        """
+        """Return the graph that serves a call, without running it; None if there is no single graph."""
         try:
             self._expecting(True, False, args, kwargs)
         except GraphRefused as refused:
@@ -204,8 +200,8 @@ class Apart:
     def _expecting(
         self, what: Padding | bool, is_sure: bool, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """A call that may be refused. Before its graph, Dynamo draws those random numbers of Python's that
-        the model asks for: they are drawn again.
+        """Run a call that may be refused. Dynamo draws the model's Python random numbers before it runs the
+        graph, so the random state is restored if the call is refused.
         """
         if not self.is_whole:
             raise GraphRefused(None)
@@ -213,7 +209,7 @@ class Apart:
         try:
             return self._called(self._run_whole, args, kwargs)
         except GraphRefused:
-            assert self._random is not None, "what was compiled now, or is not approved, may be refused"
+            assert self._random is not None, "the random state is saved if a call can be refused"
             random.setstate(self._random)
             raise
         except NotWhole as error:
@@ -223,7 +219,7 @@ class Apart:
 
 
 def _caller() -> str:
-    """The name of the function whose compiled code calls a graph."""
+    """Return the name of the function whose compiled code calls a graph."""
     frame: Any = sys._getframe(3)
     while frame is not None and "_dynamo" in frame.f_code.co_filename:
         frame = frame.f_back
@@ -232,30 +228,30 @@ def _caller() -> str:
 
 @dataclass(eq=False)
 class Padding:
-    """How calls of one form are padded."""
+    """How calls of one signature are padded."""
 
     crops: Crops
-    graph: CapturedGraph | None = None  # that dynamic calls of it run; none where nothing is checked
+    graph: CapturedGraph | None = None  # the graph of dynamic calls; None without checks
     traced: SizedGraph | None = None
     values: Mapping[Any, int] = field(
         default_factory=dict[Any, int]
-    )  # of symbols of Dynamo's, but the size's
-    symbol: Any = None  # Dynamo's, of the size
-    places: Mapping[int, str] = field(default_factory=dict[int, str])  # of padded tensors among the inputs
-    sizes: frozenset[int] = frozenset()  # places of the size itself
-    undecided: str | None = None  # why it has to be tried whether padding changes a result
-    cuts: tuple[tuple[int, ...], ...] = ()  # dimensions to crop of what the graph returns
-    numbers: Numbers = ()  # Python's among the inputs, but for the size
-    others: frozenset[int] = frozenset()  # places of other arguments that are floating-point numbers
+    )  # values of Dynamo's symbols, except the one of the size
+    symbol: Any = None  # Dynamo's symbol of the size
+    places: Mapping[int, str] = field(default_factory=dict[int, str])  # padded inputs: index and name
+    sizes: frozenset[int] = frozenset()  # indices of inputs that are the size itself
+    undecided: str | None = None  # why the proof is inconclusive, so that a test run must decide
+    cuts: tuple[tuple[int, ...], ...] = ()  # dimensions to crop, per output of the graph
+    numbers: Numbers = ()  # the Python numbers among the inputs, except the size
+    others: frozenset[int] = frozenset()  # indices of other inputs with a floating-point dtype
     _admitted: dict[int, bool] = field(default_factory=dict[int, bool])
 
     @property
     def is_checked(self) -> bool:
-        """Is it only for graphs that are known to give the same results?"""
+        """Whether it is used only for graphs that are known to give the same results."""
         return self.graph is not None and self.crops.dims is not None
 
     def admits(self, size: int) -> bool:
-        """Does a call of this size run the same ops?"""
+        """Whether a call of this size runs the same ops."""
         if self.graph is None or self.traced is None:
             return True
         if size not in self._admitted:
@@ -264,14 +260,15 @@ class Padding:
         return self._admitted[size]
 
     def fits(self, seen: GraphRun) -> bool:
-        """Is it of this graph, with these Python numbers among its inputs?"""
+        """Whether it was determined from this graph, with the same Python numbers among the inputs."""
         return seen.graph.known is self.graph and seen.graph.numbers(seen.args, self.sizes) == self.numbers
 
     def why_not(
         self, args: Sequence[Any], tensors: Callable[[int, Any], Any], size: int, gear: int, tries: bool
     ) -> tuple[str | None, bool]:
-        """Why a padded call of these inputs has other results; and whether there were numbers to see it by.
-        `tensors(place, tensor)` pads an input. `tries`: also with other numbers in the inputs.
+        """Return why a padded call of these inputs has other results, and whether the test was conclusive.
+
+        `tensors(place, tensor)` pads an input. `tries` also tests other values of the inputs.
         """
         if self.traced is None or self.crops.dims is None:
             return None, True
@@ -304,17 +301,18 @@ class Padding:
         return variants(args, self.places, self.others, self._indexes)
 
     def _run(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """What the graph makes of these inputs, without being noticed."""
-        assert self.traced is not None, "it is asked where the graph is run"
+        """Run the graph on these inputs, without side effects."""
+        assert self.traced is not None, "checks need a traced graph"
         try:
             with torch.no_grad():
                 return self.traced.gm(*inputs)
         except Exception as error:
-            raise Unknown(f"its graph cannot be run: {type(error).__name__}: {first_line(error)}") from error
+            what = f"the captured graph fails in a check: {type(error).__name__}: {first_line(error)}"
+            raise Unknown(what) from error
 
     def _cut(self, outputs: Sequence[Any], size: int) -> Any:
-        """What the graph returns, cropped."""
-        assert self.traced is not None, "it was run"
+        """Crop the outputs of the graph."""
+        assert self.traced is not None, "checks need a traced graph"
         cut = list(outputs)
         for at, dims in enumerate(self.cuts):
             for dim in dims:
@@ -323,8 +321,8 @@ class Padding:
 
     @cached_property
     def _indexes(self) -> bool:
-        """May whole numbers among the inputs be places in a tensor?"""
-        assert self.traced is not None, "it is asked where the graph is run"
+        """Whether integer inputs may be indices into a tensor."""
+        assert self.traced is not None, "checks need a traced graph"
         names = [str(node.target) for node in self.traced.gm.graph.nodes if node.op == "call_function"]
         return any(
             word in name for name in names for word in ("index", "embedding", "gather", "scatter", "npu.")
@@ -332,7 +330,7 @@ class Padding:
 
 
 def unchecked(outputs: Any, crop: bool | Declared) -> Padding:
-    """As the user says, whatever comes of it."""
+    """Return the padding that the user declared, without any check."""
     return Padding(Crops(None) if isinstance(crop, bool) else declared_crops(outputs, crop))
 
 
@@ -347,10 +345,10 @@ def padding_of(
 ) -> Padding:
     """Return how calls like a watched one are padded; raise `Unknown` if they must not be."""
     if not seen:
-        raise Unknown("torch runs the model without compiling it")
+        raise Unknown("torch does not compile the model")
     graph = seen[0].graph.known if len(seen) == 1 and seen[0].is_outermost else None
     if graph is None or not graph.is_whole:
-        raise Unknown("the model is not one graph, and what it does between its graphs is not known")
+        raise Unknown("the model has graph breaks, and the code between its graphs cannot be analyzed")
     (run,) = seen
     _check_calls(graph.gm)
     dims, places, symbol = _places(graph, run.args, named)
@@ -369,7 +367,8 @@ def padding_of(
     except (Unknown, Unsuitable):
         raise
     except Exception as error:
-        raise Unknown(f"its graph cannot be followed: {type(error).__name__}: {first_line(error)}") from error
+        what = f"the captured graph cannot be analyzed: {type(error).__name__}: {first_line(error)}"
+        raise Unknown(what) from error
     traced.forget()
     sizes = frozenset(at for at, dim in dims.items() if dim < 0)
     return Padding(
@@ -396,13 +395,13 @@ def _numbers_among(
 
 
 def _check_calls(gm: fx.GraphModule) -> None:
-    """Would running the graph once more do anything but compute?"""
+    """Raise `Unknown` if the graph calls anything that may have side effects."""
     for node in gm.graph.nodes:
         if node.op == "call_function" and not _is_pure(node.target):
             name = getattr(node.target, "__name__", str(node.target))
-            raise Unknown(f"nobody knows what {name} does besides computing")
+            raise Unknown(f"{name} may have side effects")
         if node.op == "call_module":
-            raise Unknown(f"nobody knows what {node.target} does besides computing")
+            raise Unknown(f"{node.target} may have side effects")
 
 
 def _is_pure(target: Any) -> bool:
@@ -417,8 +416,10 @@ def _is_pure(target: Any) -> bool:
 def _places(
     graph: CapturedGraph, args: Sequence[Any], named: Mapping[str, tuple[torch.Tensor, int]]
 ) -> tuple[dict[int, int], dict[int, str], Any]:
-    """The dimension that has the size, of each input; -1 of one that is the size itself. The names of those
-    that are padded. And Dynamo's symbol of the size.
+    """Return where the inputs have the size.
+
+    The result has the dimension by input (-1 for an input that is the size itself), the names of padded
+    inputs, and Dynamo's symbol of the size.
     """
     dims: dict[int, int] = {}
     places: dict[int, str] = {}
@@ -430,17 +431,17 @@ def _places(
             dims[at], places[at] = dim, name
     sizes = {graph.inputs[at][dim] for at, dim in dims.items()}
     if not sizes:
-        raise Unknown("no input of its graph has the size")
+        raise Unknown("no input of the captured graph has the size")
     symbol = next(iter(sizes))
     if len(sizes) != 1 or not getattr(symbol, "is_Symbol", False):
         if any(tensor.size(dim) < 2 for tensor, dim in named.values()):
             raise Unsuitable
-        raise Unknown("its program is for one size only")
+        raise Unknown("the model is specialized on one size")
     for at, known in enumerate(graph.inputs):
         if isinstance(known, tuple):
             others = [size for dim, size in enumerate(known) if at not in places or dim != dims[at]]
             if any(_depends(size, symbol) for size in others):
-                raise Unsuitable  # another size is the same, by chance or always
+                raise Unsuitable  # another size is equal, either by chance or always
         elif _depends(known, symbol):
             dims[at] = -1
     return dims, places, symbol
@@ -451,7 +452,7 @@ def _depends(size: Any, symbol: Any) -> bool:
 
 
 def _values(graph: CapturedGraph, args: Sequence[Any], symbol: Any) -> dict[Any, int]:
-    """What Dynamo's symbols are in this call, but for the size."""
+    """Return the values of Dynamo's symbols in this call, except the one of the size."""
     found: dict[Any, int] = {}
     for known, arg in zip(graph.inputs, args, strict=True):
         pairs = zip(known, arg.shape, strict=True) if isinstance(known, tuple) else [(known, arg)]
@@ -471,7 +472,7 @@ def _check_writes(traced: SizedGraph) -> None:
         if node.op == "call_function" and mutates(node.target):
             raise Unknown("the model writes its arguments or its state")
         if node.op == "call_function" and not _is_pure(node.target):
-            raise Unknown(f"nobody knows what {node.target} does besides computing")
+            raise Unknown(f"{node.target} may have side effects")
 
 
 def _fakes(traced: SizedGraph) -> Iterator[Any]:
@@ -482,8 +483,9 @@ def _fakes(traced: SizedGraph) -> Iterator[Any]:
 def _crops(
     traced: SizedGraph, run: GraphRun, outputs: Any, named: Mapping[str, tuple[torch.Tensor, int]]
 ) -> Crops:
-    """Of each output the dimensions that have the size. What a graph returns and the model does not, the
-    model keeps.
+    """Return the dimensions with the size of each output.
+
+    A result of the graph that the model does not return is stored in its state.
     """
     fakes = list(_fakes(traced))
     leaves = tree_flatten(outputs)[0]
@@ -491,15 +493,15 @@ def _crops(
     found: list[tuple[int, ...]] = []
     for place, leaf in enumerate(leaves):
         if not isinstance(leaf, Known):
-            raise Unknown(f"output {place} is or holds a {type(leaf).__name__}, which nobody can look into")
+            raise Unknown(f"output {place} is or contains a {type(leaf).__name__}, which cannot be cropped")
         own = [dim for tensor, dim in named.values() if tensor is leaf]
         at = places.get(id(leaf)) if isinstance(leaf, torch.Tensor) else None
         found.append(tuple(own) if own else () if at is None else _dims(place, fakes[at], traced))
     for fake in fakes:
         if not isinstance(fake, torch.Tensor) and traced.has_size(fake):
-            raise Unknown("the model returns or keeps a number that depends on the size")
+            raise Unknown("the model returns or stores a number that depends on the size")
     if places.keys() - {id(leaf) for leaf in leaves}:
-        raise Unknown("the model keeps results in its state")
+        raise Unknown("the model stores results in its state")
     return Crops(tuple(found))
 
 
@@ -508,21 +510,23 @@ def _dims(place: int, fake: Any, traced: SizedGraph) -> tuple[int, ...]:
         return ()
     for dim, size in enumerate(fake.shape):
         if traced.has_size(size) and not traced.is_size(size):
-            raise Unknown(f"dimension {dim} of output {place} has {size} elements, not the size")
+            raise Unknown(f"dimension {dim} of output {place} has {size} elements, which is not the size")
     return tuple(dim for dim, size in enumerate(fake.shape) if traced.has_size(size))
 
 
 def _check_declared(declared: Crops, found: Crops) -> None:
-    assert declared.dims is not None and found.dims is not None, "they are of single outputs"
-    for place, (said, known) in enumerate(zip(declared.dims, found.dims, strict=True)):
-        if set(said) != set(known):
+    assert declared.dims is not None and found.dims is not None, "crops of single outputs have dimensions"
+    for place, (stated, known) in enumerate(zip(declared.dims, found.dims, strict=True)):
+        if set(stated) != set(known):
             raise Unknown(
-                f"output {place} has the size in dimensions {list(known)}, and crop says {list(said)}"
+                f"output {place} has the size in dimensions {list(known)}, but crop has {list(stated)}"
             )
 
 
 def _proved(traced: SizedGraph, pads: Mapping[int, tuple[int, Any]], crops: Crops) -> str | None:
-    """None where padding cannot change a result; else why that has to be tried. `Unknown` where it can."""
+    """Return None if padding provably changes no result, or why a test run must decide. Raise `Unknown` if
+    padding may change a result.
+    """
     proof = Proof(traced, pads, rule_of)
     try:
         proof.run()

@@ -1,8 +1,8 @@
-"""Is a padded call as good as one that is not? The captured graph is run both ways, and compared.
+"""Check that padding changes no result: run the captured graph with and without padding, and compare.
 
-One look at one call is little: numbers may be zero, and a padding of one element among thousands hardly
-shows. So a gear is checked again when a call is padded by more than twice what was compared before, when
-outputs were all zero, and from time to time.
+A single call proves little: values may be zero, and one padded element among thousands is hardly visible. So
+a gear is checked again if a call has more than twice the padding that was compared before, if all outputs
+were zero, and from time to time.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import torch
 
 from torchair.core.torch_private.fake.fake_tensors import tree_flatten
 
-AGAIN = 4  # times as many padded calls: when a gear is checked again
-SECOND = 16  # the padded call of a gear that is checked after the first
-FARTHER = 2  # times the padding that was checked: what is still believed
-ODD = 1e4  # times an ordinary number: such as stand for minus infinity in masks
-CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # as a share of the largest ordinary number; of others:
-CLOSE_ENOUGH = 3e-2
-CLOSE_ON_CPU = 1e-4  # float32: no kernel rounds to fewer bits there
+AGAIN = 4  # factor between the numbers of padded calls after which a gear is checked again
+SECOND = 16  # number of the padded call at which a gear is checked for the second time
+FARTHER = 2  # multiple of the checked padding that is accepted without another check
+ODD = 1e4  # multiple of the median above which a value is a sentinel, as minus infinity in masks
+CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # tolerance as a share of the largest ordinary value
+CLOSE_ENOUGH = 3e-2  # tolerance of other dtypes
+CLOSE_ON_CPU = 1e-4  # tolerance of float32 on CPUs, where no kernel uses a lower precision
 
 
 @dataclass
 class Checks:
-    """What was checked of the padded calls of one gear."""
+    """The state of the checks of one gear."""
 
     calls: int = 0
     next: int = SECOND
-    padding: int = 0  # the most that was found right
+    padding: int = 0  # the largest padding that passed a check
 
     def is_due(self, padding: int) -> bool:
-        """Is a call, padded by so much, to be compared?"""
+        """Whether a call with this padding must be checked."""
         return not self.padding or padding > FARTHER * self.padding or self.calls + 1 >= self.next
 
     def passed(self, padding: int) -> None:
@@ -44,7 +44,7 @@ class Checks:
 
 
 def arguments_of(bound: inspect.BoundArguments) -> Iterator[tuple[str, Any]]:
-    """By name; also those that the model takes as any others."""
+    """Yield the arguments by name, including those in `**kwargs`."""
     for name, value in bound.arguments.items():
         if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
             yield from value.items()
@@ -53,8 +53,9 @@ def arguments_of(bound: inspect.BoundArguments) -> Iterator[tuple[str, Any]]:
 
 
 def is_finite(bound: inspect.BoundArguments, pads: Mapping[str, Any]) -> bool:
-    """Are all numbers of a call finite, or those that fill up the padding? Zeros of a mask remove only finite
-    numbers.
+    """Whether all values of a call are finite or equal to the padding value.
+
+    Zeros of a mask remove only finite values.
     """
     for name, value in arguments_of(bound):
         if isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
@@ -67,10 +68,11 @@ def is_finite(bound: inspect.BoundArguments, pads: Mapping[str, Any]) -> bool:
 def variants(
     args: Sequence[Any], places: Collection[int], others: Collection[int], indexes: bool
 ) -> Iterator[list[Any]]:
-    """Return the inputs of a graph as they are, and with other numbers in those that are padded: negative,
-    positive, large and repeated ones, zeros, another order. Whole numbers that may be places in a tensor, and
-    zeros and ones next to other inputs (masks), are those that came, in another order. The same again with
-    other numbers in the other arguments of the call: they may decide whether the padding is read.
+    """Yield the inputs of a graph, unchanged and with other values in the padded inputs.
+
+    The values are negative, positive, large, repeated, zero, or in another order. Integers that may be
+    indices, and inputs of zeros and ones (masks) among several inputs, are only reordered. All of this is
+    repeated with other values in the other arguments, which may decide whether the padding is read.
     """
     for changed in (places, {*places, *others}) if others else (places,):
         for change in CHANGES:
@@ -94,7 +96,7 @@ def _changed(tensor: torch.Tensor, change: Change, is_free: bool) -> torch.Tenso
 
 
 Change = tuple[Callable[[torch.Tensor], torch.Tensor] | None, Callable[[torch.Tensor], torch.Tensor] | None]
-"""What is made of numbers, if they may be any; and of their order."""
+"""A change of values, for inputs with arbitrary values, and a change of their order."""
 
 
 def _reversed(tensor: torch.Tensor) -> torch.Tensor:
@@ -123,25 +125,25 @@ CHANGES: tuple[Change, ...] = (
 
 
 def tells(outputs: Any) -> bool:
-    """Are there numbers to see a difference in? All outputs may be zero, or none a number."""
+    """Whether outputs can show a difference: some floating-point value is finite and not zero."""
     tensors = [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, torch.Tensor) and leaf.numel()]
     numbers = [tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
     return any(bool((tensor.isfinite() & (tensor != 0)).any()) for tensor in numbers) if numbers else True
 
 
 def difference(expected: Any, found: Any) -> str | None:
-    """What differs between the outputs of two calls, beyond what other kernels make."""
+    """Describe the first difference of outputs that exceeds the tolerance; None if there is none."""
     (theirs, spec), (ours, other) = tree_flatten(expected), tree_flatten(found)
     if spec != other:
-        return "there would be other outputs"
-    for place, (a, b) in enumerate(zip(theirs, ours, strict=True)):
+        return "the structure of the outputs changes"
+    for index, (a, b) in enumerate(zip(theirs, ours, strict=True)):
         if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
             if type(a) is not type(b) or a != b:
-                return f"output {place} would be {b!r} and not {a!r}"
+                return f"output {index} changes from {a!r} to {b!r}"
         elif a.shape != b.shape:
-            return f"output {place} would have the shape {tuple(b.shape)} and not {tuple(a.shape)}"
+            return f"the shape of output {index} changes from {tuple(a.shape)} to {tuple(b.shape)}"
         elif a.numel() and not _are_close((a, b)):
-            return f"output {place} would have other numbers"
+            return f"the values of output {index} change"
     return None
 
 
@@ -157,7 +159,7 @@ def _are_close(pair: Sequence[torch.Tensor]) -> bool:
 
 
 def _ordinary(numbers: torch.Tensor) -> float:
-    """The largest, but for those that stand for something else (minus infinity, the least number)."""
+    """Return the largest magnitude, without sentinels (minus infinity, the smallest float)."""
     sizes = numbers.abs().flatten()
     sizes = sizes[sizes.isfinite() & (sizes > 0)]
     if not sizes.numel():

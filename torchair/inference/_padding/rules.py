@@ -1,4 +1,4 @@
-"""What ops make of padded tensors: a rule for each family, and the ops of it as rows."""
+"""The rules that propagate padding through ops: a rule per family, and a table of the ops in each family."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from torchair.inference._padding.proof import Leak, Op, Result, Rule
 
 
 def refused(why: str) -> Rule:
-    """A rule for ops that no padded tensor may come to."""
+    """Return a rule for ops that must not have padded operands."""
 
     def rule(op: Op) -> Result:
         if op.is_padded:
@@ -116,15 +116,15 @@ FAMILIES: tuple[tuple[Rule, str], ...] = (
     (refused("counts what is padded"), "histc searchsorted bucketize bincount trace"),
 )
 RULES: dict[str, Rule] = {name: rule for rule, names in FAMILIES for name in names.split()}
-"""By the name of the op. Ops that torch says work element by element need no row."""
+"""Rules by op name. Ops that torch tags as pointwise need no entry."""
 ABOUT_CONTENTS = (
     *(cast, copied, with_value, positions, viewed, permuted, expanded, repeated, sliced, selected, joining),
 )
-"""Rules to ask where nothing is padded: what tensors hold that are made from numbers is known."""
+"""Rules that are also applied to ops without padded operands, because they determine known contents."""
 
 
 def rule_of(op: Op) -> Rule | None:
-    """Return the rule for a call; None where there is none, or none is needed."""
+    """Return the rule for a call; None if there is none, or none is needed."""
     is_pointwise = torch.Tag.pointwise in op.node.target.tags  # type: ignore[union-attr]
     rule = RULES.get(op.name, pointwise if is_pointwise else None)
     has_size = op.is_padded or any(map(op.sized.has_size, op.numbers()))
