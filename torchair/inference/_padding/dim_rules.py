@@ -1,4 +1,4 @@
-"""What ops make of padded tensors along dimensions, in products, and by index."""
+"""Padding rules of ops along dimensions, of products, and of indexing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MATRICES = {
     "addmv": ("mat", "vec"),
     "dot": ("self", "tensor"),
 }
-"""The factors of each product."""
+"""The operands of each product."""
 WITH_SUMMAND = ("addmm", "baddbmm", "addmv")
 VECTORS = ("dot",)
 SUMS = ("sum", "nansum", "linalg_vector_norm", "count_nonzero")
@@ -49,7 +49,7 @@ EXTREMES = ("amax", "amin", "max", "min")
 
 
 def _dims_of(op: Op, value: Value) -> list[int]:
-    """The dimensions that an op works along; all where none is named."""
+    """Return the dimensions that an op works along; all if none is given."""
     found = op.arg("dim") if op.has("dim") else op.arg("dims")
     if found is None or found == []:
         return list(range(len(value.dims)))
@@ -68,16 +68,14 @@ def _tails_along(value: Value, dims: Sequence[int]) -> list[Samples]:
 
 
 def reduction(neutral: Callable[[Op, Value, Samples], bool]) -> Rule:
-    """A rule for reductions that do not notice padding which is neutral."""
+    """Return a rule for reductions whose results do not depend on neutral padding."""
 
     def rule(op: Op) -> Result:
         value = op.tensor("self") if op.has("self") else op.tensor("input")
         dims = _dims_of(op, value)
         for tail in _tails_along(value, dims):
             if not neutral(op, value, tail):
-                raise Leak(
-                    f"{op.name} reduces the padded dimension, and the padding is not known to be neutral"
-                )
+                raise Leak(f"{op.name} reduces the padded dimension, and the padding may not be neutral")
         keeps = op.has("keepdim") and bool(op.arg("keepdim"))
         is_plain = not _tails_along(value, dims)
 
@@ -149,7 +147,7 @@ def never(op: Op, value: Value, tail: Samples) -> bool:
 
 
 def along(op: Op) -> Result:
-    """Works along dimensions, each line of its own: none of them may be padded."""
+    """Apply to ops that process each line along some dimensions, which must not be padded."""
     value = op.tensor("self") if op.has("self") else op.tensor("input")
     dims = _dims_of(op, value)
     if _tails_along(value, dims):
@@ -160,7 +158,7 @@ def along(op: Op) -> Result:
 
 
 def padding(op: Op) -> Value:
-    """`constant_pad_nd`: of dimensions that are not padded."""
+    """Apply to `constant_pad_nd` along other dimensions."""
     value = op.tensor("self")
     pad = op.arg("pad")
     rank = len(value.dims)
@@ -171,7 +169,7 @@ def padding(op: Op) -> Value:
 
 
 def scan(op: Op) -> Result:
-    """From the beginning on: what comes first is the same however long it is."""
+    """Apply to scans, whose first results do not depend on the length."""
     value = op.tensor("self")
     if any(
         len(dim) > 1 for at, dim in enumerate(value.dims) if at in _dims_of(op, value) and has_padding(dim)
@@ -183,12 +181,14 @@ def scan(op: Op) -> Result:
 
 
 def softmax(op: Op) -> Value:
-    """Along one dimension, where padding of minus infinity vanishes."""
+    """Apply to softmax along one dimension, where padding of minus infinity has no effect."""
     value = op.tensor("self")
     (dim,) = _dims_of(op, value)
     for tail in _tails_along(value, [dim]):
         if not vanishes(op, value, tail):
-            raise undecided(f"{op.name} along the padded dimension, and the padding is not minus infinity")
+            raise undecided(
+                f"{op.name} along the padded dimension, and the padding may not be minus infinity"
+            )
     is_log = "log" in op.name
     real = anything(op.result.dtype) if is_log else always(0.0, 0.5, 1.0)
 
@@ -200,7 +200,7 @@ def softmax(op: Op) -> Value:
 
 
 def normalized(op: Op) -> Result:
-    """`layer_norm` and others over the last dimensions."""
+    """Apply to `layer_norm` and other norms over the last dimensions."""
     value = op.tensor("input")
     shape = op.arg("normalized_shape")
     first = len(value.dims) - len(shape)
@@ -213,7 +213,7 @@ def normalized(op: Op) -> Result:
 
 
 def of_batches(op: Op) -> Result:
-    """Each element of the first dimension of its own: only that one may be padded."""
+    """Apply to ops on batches: only the first dimension may be padded."""
     first = op.tensor("input") if op.has("input") else op.tensor("self")
     if _tails_along(first, range(1, len(first.dims))):
         raise undecided(f"{op.name} of a padded dimension that is not the first")
@@ -233,7 +233,7 @@ def of_batches(op: Op) -> Result:
 
 
 def batch_norm(op: Op) -> Result:
-    """With running statistics each element of its own; else over all dimensions but the second."""
+    """Apply to batch norm: elementwise with running statistics, else over all dimensions but the second."""
     value = op.tensor("input")
     is_fixed = "no_training" in op.name or op.given.get("training", op.given.get("train")) is False
     padded = [at for at, _ in padded_factors(value)]
@@ -250,7 +250,7 @@ def batch_norm(op: Op) -> Result:
 
 
 def product(op: Op) -> Value:
-    """Of matrices: a sum of products, which padding of zeros in one of them adds nothing to."""
+    """Apply to matrix products: padding of zeros in one operand adds nothing to the sums."""
     a_name, b_name = MATRICES[op.name]
     a, b = op.tensor(a_name), op.tensor(b_name)
     batch = len(a.dims) - (1 if op.name in VECTORS else 2)
@@ -265,7 +265,7 @@ def product(op: Op) -> Value:
         return tuple(Padded(tail_of([f.tail])) if isinstance(f, Padded) else f for f in dim)
 
     def tail_of(tails: Sequence[Samples]) -> Samples:
-        """Zero, if one of the factors is and the other is finite."""
+        """Return zero if one operand is zero and the other is finite."""
         is_zero = any(constant_of(tail) == 0 for tail in tails)
         return always(0.0) if is_zero and are_finite and all(map(is_finite, tails)) else unknown
 
@@ -287,17 +287,17 @@ def _check_contracted(op: Op, a: Dim, b: Dim) -> None:
     if not has_padding(a) and not has_padding(b):
         return
     if form_of(a) != form_of(b):
-        raise undecided(f"{op.name} has operands of different make")
+        raise undecided(f"{op.name} has operands that are padded differently")
     for mine, theirs in zip(a, b, strict=True):
         tails = [each.tail for each in (mine, theirs) if isinstance(each, Padded)]
         if tails and not any(constant_of(tail) == 0 for tail in tails):
-            raise undecided(f"{op.name} sums over the padded dimension, and the padding is not known to be 0")
+            raise undecided(f"{op.name} sums over the padded dimension, and the padding may not be 0")
         if not all(map(is_finite, tails)):
             raise Leak(f"{op.name} sums over the padded dimension, and the padding may be infinite or NaN")
 
 
 def attention(op: Op) -> Result:
-    """Keys that are padded must be masked, or come after their query."""
+    """Apply to attention: padded keys must be masked, or come after their query."""
     query, key, value = op.tensor("query"), op.tensor("key"), op.tensor("value")
     if op.given.get("dropout_p", 0.0) != 0.0:
         raise Leak(f"{op.name} draws random numbers")
@@ -327,7 +327,7 @@ def attention(op: Op) -> Result:
 
 
 def _unused(op: Op, fake: Any) -> Result:
-    """What only a backward pass reads."""
+    """Return the value of a result that only a backward pass reads."""
     return None
 
 
@@ -335,14 +335,14 @@ def _check_mask(op: Op, mask: Any) -> None:
     tails = _tails_along(mask, [len(mask.dims) - 1]) if isinstance(mask, Value) else []
     gone = [number is False or number == -math.inf for number in map(constant_of, tails)]
     if not gone or not all(gone):
-        raise undecided(f"{op.name} has padded keys that are not known to be masked")
+        raise undecided(f"{op.name} has padded keys that may not be masked")
 
 
 # By index.
 
 
 def embedded(op: Op) -> Value:
-    """Rows of a table."""
+    """Apply to `embedding`."""
     table, indices = op.tensor("weight"), op.tensor("indices")
     if table.is_padded:
         raise undecided("embedding of a padded table")
@@ -351,7 +351,7 @@ def embedded(op: Op) -> Value:
 
 
 def indexed(op: Op) -> Value:
-    """`x[i, j]`: places that are counted from the beginning are the same ones however much is padded."""
+    """Apply to `x[i, j]`: nonnegative indices select the same elements with any padding."""
     value = op.tensor("self")
     indices = op.arg("indices")
     used = [at for at, index in enumerate(indices) if isinstance(index, Value)]
@@ -361,10 +361,10 @@ def indexed(op: Op) -> Value:
         raise Leak("index has a size that depends on data")
     tails = _tails_along(value, used)
     if tails and not all(_is_counted(value.dims[at], indices[at]) for at in used):
-        raise undecided("index into the padded dimension, and the places are not known to be 0 and more")
+        raise undecided("index into the padded dimension, and the indices may be negative")
     rank = max(len(index.dims) for index in named)
     unknown = anything(op.result.dtype)
-    # A place in the tail of the index is one in the tail of what is read, if both are positions.
+    # If both are positions, the tail of the index selects elements in the tail of the operand.
     direct = {
         id(factor): source.tail
         for at in used
@@ -378,7 +378,7 @@ def indexed(op: Op) -> Value:
         there = [index.dims[-back] if back <= len(index.dims) else () for index in named]
         forms = {form_of(dim) for dim in there if dim}
         if len(forms) > 1:
-            raise undecided("index has operands of different make")
+            raise undecided("index has operands that are padded differently")
         factors = next((dim for dim in there if dim), ())
         found = [direct.get(id(f)) for dim in there for f in dim if isinstance(f, Padded)]
         known = [tail for tail in found if tail is not None]
@@ -391,17 +391,17 @@ def indexed(op: Op) -> Value:
 
 
 def _is_counted(dim: Dim, index: Value) -> bool:
-    """Are these places 0 and more wherever they are real? Then they are those of an unpadded call."""
+    """Whether all real indices are nonnegative, so that they are those of an unpadded call."""
     return not has_padding(dim) or (len(dim) == 1 and all(n >= 0 for world in index.real for n in world))
 
 
 def gathered(op: Op) -> Value:
-    """Places along one dimension."""
+    """Apply to indexing along one dimension."""
     value, index = op.tensor("self"), op.tensor("index")
     dim = int(op.arg("dim")) % max(1, len(value.dims))
     unknown = anything(op.result.dtype)
     if _tails_along(value, [dim]) and not _is_counted(value.dims[dim], index):
-        raise undecided(f"{op.name} from the padded dimension, and the places are not known to be 0 and more")
+        raise undecided(f"{op.name} from the padded dimension, and the indices may be negative")
     if op.name == "index_select":
         (new,) = index.dims or ((),)
         dims = (*value.dims[:dim], new, *value.dims[dim + 1 :])
@@ -411,12 +411,12 @@ def gathered(op: Op) -> Value:
         for at, (a, b) in enumerate(zip(value.dims, index.dims, strict=True))
         if at != dim and (has_padding(a) or has_padding(b))
     ):
-        raise undecided("gather has operands of different make")
+        raise undecided("gather has operands that are padded differently")
     return index.with_tails(lambda _: unknown, value.real)
 
 
 def scattered(op: Op) -> Value:
-    """A part of a tensor is another one; not of the padded dimension."""
+    """Apply to ops that replace a part of a tensor, along other dimensions than the padded one."""
     value, src = op.tensor("self"), op.tensor("src")
     dim = int(op.arg("dim") or 0) % len(value.dims)
     if has_padding(value.dims[dim]):
@@ -424,7 +424,7 @@ def scattered(op: Op) -> Value:
     if op.name == "select_scatter":
         src = Value((*src.dims[:dim], (), *src.dims[dim:]), src.real)
     if op.sized.has_size(op.arg("start")) or has_padding(src.dims[dim]):
-        raise undecided(f"{op.name} of what has the size")
+        raise undecided(f"{op.name} of a tensor with the padded size")
     pairs = zip(value.dims, src.dims, strict=True)
     dims = [
         value.dims[at] if at == dim else broadcast(op, pair, (value, src), lambda tails: merged(*tails))

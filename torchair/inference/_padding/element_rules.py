@@ -1,4 +1,4 @@
-"""What ops make of padded tensors element by element, and as views."""
+"""Padding rules of elementwise ops and of views."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from torchair.inference._padding.proof import Leak, Op, Result, undecided
 from torchair.inference._padding.ranges import made_of
 
 KEEP = ("split", "split_with_sizes", "unbind", "chunk", "flip", "roll", "unsafe_split")
-"""They give elements that they were given."""
+"""Ops whose results are elements of their operands."""
 
 # Element by element.
 
 
 def pointwise(op: Op) -> Value:
-    """Each element of the result comes from the same places of the operands."""
+    """Apply to elementwise ops: each result depends on the elements at the same index."""
     names = [name for name, given in op.given.items() if isinstance(given, fx.Node) and _is_tensor(given)]
     if any(isinstance(given, list | tuple) and any(map(_is_tensor, given)) for given in op.given.values()):
         raise undecided(f"{op.name} of lists")
@@ -50,7 +50,7 @@ def pointwise(op: Op) -> Value:
 def elementwise(
     op: Op, values: Sequence[Value], apply: Callable[[Sequence[Samples]], Samples], rank: int
 ) -> Value:
-    """What is made of operands that are broadcast; `apply` says of which numbers."""
+    """Return the result of an elementwise op on broadcast operands; `apply` computes samples."""
     real = apply([value.real for value in values])
     dims: list[Dim] = []
     for back in range(rank, 0, -1):
@@ -62,12 +62,12 @@ def elementwise(
 def broadcast(
     op: Op, there: Sequence[Dim], values: Sequence[Value], apply: Callable[[Sequence[Samples]], Samples]
 ) -> Dim:
-    """One dimension of operands, as the result has it."""
+    """Return one dimension of the result of broadcast operands."""
     forms = {form_of(dim) for dim in there if dim}
     if not forms:
         return ()
     if len(forms) > 1:
-        raise undecided(f"{op.name} has operands of different make")
+        raise undecided(f"{op.name} has operands that are padded differently")
     made: list[Any] = []
     for place, factor in enumerate(next(dim for dim in there if dim)):
         if isinstance(factor, int):
@@ -85,7 +85,7 @@ def _tail(factor: Any) -> Samples:
 
 
 def _on_samples(op: Op, names: Sequence[str]) -> Callable[[Sequence[Samples]], Samples]:
-    """The op of the node, applied to samples in the place of its tensors."""
+    """Return a function that applies the op of the node to samples instead of its tensors."""
     dtypes = [op.dtype_of(name) for name in names]
     schema = op.node.target._schema  # type: ignore[union-attr]
     kinds = {argument.name: argument for argument in schema.arguments}
@@ -120,7 +120,7 @@ PLACES = ("dtype", "device", "layout", "pin_memory", "memory_format", "non_block
 
 
 def cast(op: Op) -> Value:
-    """The same numbers, maybe in another dtype."""
+    """Apply to copies and casts."""
     return _cast(op.tensor("self"), op.dtype_of("self"), op.result.dtype)
 
 
@@ -129,13 +129,13 @@ def _cast(value: Value, dtype: torch.dtype, to: torch.dtype) -> Value:
 
 
 def copied(op: Op) -> Value:
-    """`copy(self, src)`: src, broadcast to self."""
+    """Apply to `copy(self, src)`, which broadcasts src to self."""
     src = _cast(op.tensor("src"), op.dtype_of("src"), op.result.dtype)
     return _expanded(op, src, op.result.shape)
 
 
 def with_value(op: Op) -> Value:
-    """A new tensor of one number."""
+    """Apply to factory functions that fill a tensor with one number."""
     found = op.given.get("fill_value", op.given.get("s", op.given.get("value")))
     number = op.proof.known(found)
     if is_symbol(number):
@@ -153,7 +153,7 @@ def with_value(op: Op) -> Value:
 
 
 def positions(op: Op) -> Value:
-    """`arange`: what comes first is the same however long it is."""
+    """Apply to `arange`, whose first elements do not depend on the length."""
     start, step = op.count("start") or 0, op.given.get("step", 1)
     if op.sized.has_size(op.proof.known(step)):
         raise Leak("arange has a step that depends on the size")
@@ -169,7 +169,7 @@ def positions(op: Op) -> Value:
 
 
 def viewed(op: Op) -> Value:
-    """The same elements in the same order."""
+    """Apply to views with the same elements in the same order."""
     value = op.tensor("self")
     sizes = [op.sized.factors(size) for size in op.result.shape]
     known = [size for size in sizes if size is not None]
@@ -187,7 +187,7 @@ def checked(value: Result) -> Value:
 
 
 def permuted(op: Op) -> Value:
-    """Other orders of dimensions."""
+    """Apply to permutations of dimensions."""
     value = op.tensor("self")
     order = list(range(len(value.dims)))
     if op.name == "permute":
@@ -202,7 +202,7 @@ def permuted(op: Op) -> Value:
 
 
 def expanded(op: Op) -> Value:
-    """Dimensions of one element become larger."""
+    """Apply to `expand`, which enlarges dimensions of one element."""
     return _expanded(op, op.tensor("self"), op.result.shape)
 
 
@@ -215,7 +215,7 @@ def _expanded(op: Op, value: Value, sizes: Sequence[Any]) -> Value:
 
 
 def repeated(op: Op) -> Value:
-    """`repeat`: dimensions of one element become larger, others are repeated if they are not padded."""
+    """Apply to `repeat`, which must not repeat a padded dimension."""
     value = op.tensor("self")
     dims: list[Dim] = []
     times = op.arg("repeats")
@@ -228,7 +228,7 @@ def repeated(op: Op) -> Value:
 
 
 def sliced(op: Op) -> Value:
-    """Part of a dimension; of the padded one, what is counted from its beginning."""
+    """Apply to slices; those of the padded dimension must count from its beginning."""
     value = op.tensor("self")
     dim = int(op.arg("dim") or 0) % len(value.dims)
     here, size = value.dims[dim], op.result.shape[dim]
@@ -245,29 +245,29 @@ def sliced(op: Op) -> Value:
             dims[dim] = () if int(size) == 1 else (int(size),)
     elif op.sized.has_size(size):
         if not is_first or step != 1 or not op.sized.is_size(size):
-            raise Leak(f"{op.name} takes elements from where the size says")
+            raise Leak(f"{op.name} has a start that depends on the size")
         dims[dim] = (Padded(value.real),)
     else:
         if op.sized.has_size(start):
-            raise Leak(f"{op.name} takes elements from where the size says")
+            raise Leak(f"{op.name} has a start that depends on the size")
         dims[dim] = () if int(size) == 1 else (int(size),)
     return Value(tuple(dims), value.real)
 
 
 def selected(op: Op) -> Value:
-    """One element of a dimension; of the padded one, counted from its beginning."""
+    """Apply to `select`; in the padded dimension, the index must count from its beginning."""
     value = op.tensor("self")
     dim = int(op.arg("dim")) % len(value.dims)
     index = op.arg("index")
     if op.sized.has_size(index):
-        raise Leak("select takes the element that the size says")
+        raise Leak("select has an index that depends on the size")
     if has_padding(value.dims[dim]) and (is_symbol(index) or index < 0 or len(value.dims[dim]) != 1):
-        raise Leak("select takes the padded dimension from its end")
+        raise Leak("select counts from the end of the padded dimension")
     return Value((*value.dims[:dim], *value.dims[dim + 1 :]), value.real)
 
 
 def divided(op: Op) -> Result:
-    """Parts of a dimension that is not padded."""
+    """Apply to splits of a dimension that is not padded."""
     value = op.tensor("self")
     dim = int(op.arg("dim") or 0) % len(value.dims)
     if has_padding(value.dims[dim]):
@@ -276,7 +276,7 @@ def divided(op: Op) -> Result:
 
 
 def at_places(op: Op, value: Value, acted: Sequence[int], fake: torch.Tensor, drop: bool = False) -> Value:
-    """Dimensions stay where they are, but for those acted on: they have new sizes, or are dropped."""
+    """Return a value in which the dimensions `acted` have new sizes, or are dropped."""
     unknown = anything(fake.dtype)
     real = value.real if fake.dtype in (op.first_dtype,) and op.name in KEEP else unknown
     kept = value if real is value.real else value.with_tails(lambda _: unknown, unknown)
@@ -294,7 +294,7 @@ def at_places(op: Op, value: Value, acted: Sequence[int], fake: torch.Tensor, dr
 
 
 def joining(op: Op) -> Value:
-    """`cat` and `stack` along a dimension that is not padded."""
+    """Apply to `cat` and `stack` along a dimension that is not padded."""
     given = [node for node in op.given["tensors"] if node.meta["val"].shape != (0,)]
     values = [op.proof.known(node) for node in given]
     rank = op.result.dim()

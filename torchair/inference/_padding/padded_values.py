@@ -1,13 +1,13 @@
-"""What is known of a tensor of a graph whose inputs are padded: where its padding is, and what it may hold.
+"""Values of tensors in a graph with padded inputs: where the padding is, and which numbers may occur.
 
-A dimension is a product of factors: numbers, and `Padded` for the size that is padded. Merged dimensions have
-the factors of both, so views can be followed. Of every padded factor, elements before the unpadded size are
-the *real* ones: the same as in an unpadded call. The elements after them are its *tail*.
+A dimension is a product of factors: numbers, and `Padded` for the size that is padded. Merged dimensions
+have the factors of both, so views can be followed. In each padded factor, the elements before the unpadded
+size are *real*: the same as in an unpadded call. The elements after them are its *tail*.
 
-What values are like, real ones and those of each tail (all other factors at a real place), is known by
-samples: the ends of a range, and numbers in it. What ops make of them is in `ranges.py`. Where all
-samples of a result are the same number, the result is that number: zero times anything finite is zero.
-Positions (`arange`) differ with the size of a call: samples are those of several worlds, each with its size.
+The numbers in the real elements, and in each tail (with all other factors at a real index), are described by
+samples: the ends of a range, and numbers in it. `ranges.py` computes the samples of results. If all samples
+of a result are the same number, the result is that number: zero times any finite number is zero. Positions
+(`arange`) depend on the size of a call, so there are samples of several worlds, each with its own size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 
 Numbers = tuple[Any, ...]
 Samples = tuple[Numbers, ...]
-"""Of each world, numbers that may be there."""
+"""Numbers that may occur, for each world."""
 
 WORLDS = 3
 POSITIONS: Samples = ((0, 1), (0, 5, 999), (0, 7, 10**6 - 1))
@@ -30,8 +30,8 @@ POSITIONS_AFTER: Samples = ((2, 3), (1000, 1001, 1999), (10**6, 10**6 + 1, 2 * 1
 FLOATS: Numbers = (-1e30, -1e4, -2.5, -1.0, -1e-3, 0.0, 1e-3, 0.5, 1.0, 2.5, 1e4, 1e30)
 INTS: Numbers = (-(2**40), -1000, -7, -1, 0, 1, 2, 5, 1000, 2**40)
 BOOLS: Numbers = (False, True)
-KEPT = 12  # samples of a world
-TRIED = 4096  # combinations of samples of the operands of one op
+KEPT = 12  # maximum number of samples of a world
+TRIED = 4096  # maximum number of combinations of samples of an op's operands
 
 
 def always(*numbers: Any) -> Samples:
@@ -40,7 +40,7 @@ def always(*numbers: Any) -> Samples:
 
 
 def anything(dtype: torch.dtype) -> Samples:
-    """Return samples of finite numbers that nothing is known of."""
+    """Return samples of arbitrary finite numbers."""
     if dtype is torch.bool:
         return always(*BOOLS)
     if dtype.is_complex:
@@ -52,7 +52,7 @@ def anything(dtype: torch.dtype) -> Samples:
 
 
 def with_infinite(samples: Samples) -> Samples:
-    """Return samples of what may be infinite or NaN as well; truth values and whole numbers cannot."""
+    """Add infinities and NaN to samples, except for bools and integers."""
     is_whole = all(isinstance(number, int) for world in samples for number in world)
     return samples if is_whole else tuple((*world, -math.inf, math.inf, math.nan) for world in samples)
 
@@ -91,7 +91,7 @@ def are_at_most(samples: Samples, others: Samples) -> bool:
 
 
 def _thinned(numbers: Sequence[Any]) -> Numbers:
-    """Few of these numbers, the least and the greatest among them."""
+    """Return at most `KEPT` of these numbers, including the smallest and the largest."""
     odd = [math.nan] if any(number != number for number in numbers) else []
     known = sorted({number for number in numbers if number == number})
     if len(known) > KEPT:
@@ -102,44 +102,44 @@ def _thinned(numbers: Sequence[Any]) -> Numbers:
 
 @dataclass(frozen=True)
 class Padded:
-    """The size that is padded, as a factor of a dimension."""
+    """The padded size as a factor of a dimension."""
 
     tail: Samples
 
 
 Factor = int | Padded
 Dim = tuple[Factor, ...]
-"""Numbers next to each other are one number; 1 is no factor."""
+"""Adjacent numbers are merged into one, and 1 is omitted."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """One tensor."""
+    """The factors of a tensor's dimensions, and samples of its elements."""
 
     dims: tuple[Dim, ...]
     real: Samples
 
     @property
     def is_padded(self) -> bool:
-        """Has it a padded dimension?"""
+        """Whether a dimension is padded."""
         return any(map(has_padding, self.dims))
 
     def tails(self) -> list[Samples]:
-        """Of each padded factor, in order."""
+        """Return the tail of each padded factor, in order."""
         return [factor.tail for dim in self.dims for factor in dim if isinstance(factor, Padded)]
 
     def with_tails(self, change: Callable[[Samples], Samples], real: Samples) -> Value:
-        """The same dimensions with other contents."""
+        """Return the value with other contents."""
         return Value(tuple(with_tail(dim, change) for dim in self.dims), real)
 
 
 def has_padding(dim: Dim) -> bool:
-    """Is the size a factor of a dimension?"""
+    """Whether the padded size is a factor of a dimension."""
     return any(isinstance(factor, Padded) for factor in dim)
 
 
 def with_tail(dim: Dim, change: Callable[[Samples], Samples]) -> Dim:
-    """The dimension with other contents of its tails."""
+    """Return the dimension with other contents of its tails."""
     return tuple(replace(f, tail=change(f.tail)) if isinstance(f, Padded) else f for f in dim)
 
 
@@ -158,12 +158,12 @@ def joined(factors: Sequence[Factor]) -> Dim:
 
 
 def form_of(dim: Dim) -> tuple[int | None, ...]:
-    """The factors, but for what tails hold."""
+    """Return the factors without the contents of tails."""
     return tuple(None if isinstance(factor, Padded) else factor for factor in dim)
 
 
 def regrouped(dims: Sequence[Dim], sizes: Sequence[tuple[int, int]]) -> tuple[Dim, ...] | None:
-    """Return the dimensions of a view with sizes `c * size**p`; None where a padded factor would be cut."""
+    """Return the dimensions of a view with sizes `c * size**p`; None if it would split a padded factor."""
     left: list[Factor] = [factor for dim in dims for factor in dim]
     found = [_taken(left, *size) for size in sizes]
     known = [dim for dim in found if dim is not None]
@@ -194,7 +194,7 @@ def _taken(left: list[Factor], number: int, power: int) -> Dim | None:
 def evaluated(
     call: Callable[..., Any], operands: Sequence[Samples], dtypes: Sequence[torch.dtype], to: torch.dtype
 ) -> Samples:
-    """Return what an op that works element by element makes of samples of its operands."""
+    """Apply an elementwise op to samples of its operands."""
     return tuple(_in_a_world(call, numbers, dtypes, to) for numbers in zip(*operands, strict=True))
 
 
@@ -209,7 +209,7 @@ def _in_a_world(
     if not isinstance(found, torch.Tensor) or found.shape != tensors[0].shape:
         return anything(to)[0]
     if not to.is_floating_point and to is not torch.bool:
-        found = found.to(to)  # it may wrap
+        found = found.to(to)  # integers may wrap
     return _thinned(found.tolist())
 
 
@@ -221,14 +221,14 @@ def converted(samples: Samples, dtype: torch.dtype, to: torch.dtype) -> Samples:
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that samples are computed in."""
+    """Return the dtype that samples are computed in."""
     if dtype is torch.bool:
         return dtype
     return torch.float64 if dtype.is_floating_point else torch.int64
 
 
 def padded_factors(value: Value) -> Iterator[tuple[int, int]]:
-    """The places of padded factors: dimension, and place in it."""
+    """Yield the dimension of each padded factor, and its index in the dimension."""
     for at, dim in enumerate(value.dims):
         for place, factor in enumerate(dim):
             if isinstance(factor, Padded):

@@ -1,9 +1,9 @@
-"""Is a padded call the same as one that is not, whatever the data? Reasoned about the ops of its graph.
+"""Prove that padding changes no result for any data, by reasoning about the ops of the graph.
 
-Each tensor of a padded call is described by `Value`: its real elements are those of the unpadded call, and
-its tails hold what is known of them. Rules by family of op (`rules.py`) say what an op makes of that.
-An op that would let a tail into real elements ends it (`Leak`): a mean over the padded dimension, a maximum
-where the padding is not known to be the least number, the last element, the size as a number.
+Each tensor of a padded call is described by a `Value`: its real elements are those of the unpadded call, and
+its tails are the padding, of which samples are known. Rules by family of op (`rules.py`) compute the `Value`
+of a result. An op through which a tail affects real elements raises `Leak`: a mean over the padded dimension,
+a maximum if the padding may not be the smallest number, the last element, the size used as a number.
 """
 
 from __future__ import annotations
@@ -39,14 +39,12 @@ KEEP_LEAST = (
     "view _unsafe_view reshape unsqueeze squeeze permute transpose t expand slice select cat stack clone "
     "alias detach _to_copy copy flatten contiguous repeat split unbind chunk full full_like"
 )
-"""Ops that make nothing new of minus infinity."""
-EXACT = 16  # elements of a constant that are looked at
+"""Ops that produce no other infinite or NaN values from minus infinity."""
+EXACT = 16  # maximum number of elements of a constant whose values are read
 
 
 class Leak(Exception):
-    """Padding may change results. `is_certain`: such an op is never believed to be harmless, whatever it did
-    with the data that it was tried on.
-    """
+    """Padding may change results. If `is_certain`, a successful test run does not disprove it."""
 
     def __init__(self, why: str, is_certain: bool = True) -> None:
         super().__init__(why)
@@ -54,27 +52,27 @@ class Leak(Exception):
 
 
 def undecided(why: str) -> Leak:
-    """It cannot be told from the graph: it has to be tried."""
+    """Return a `Leak` that the graph cannot decide, so that a test run must."""
     return Leak(why, is_certain=False)
 
 
 Result = Value | tuple[Any, ...] | None
-"""Of an op: a tensor, several, or what is no tensor."""
+"""The result of an op: a tensor, several tensors, or None for other values."""
 
 
 class Op:
-    """One call of an op, as rules see it."""
+    """One call of an op, as the argument of rules."""
 
     def __init__(self, proof: Proof, node: fx.Node) -> None:
         self.proof, self.node = proof, node
-        assert isinstance(node.target, OpOverload), "it is a call of an op"
+        assert isinstance(node.target, OpOverload), "rules are applied to calls of ops"
         self._schema: Any = node.target._schema
         self.given = {argument.name: value for argument, value in arguments(node)}
         self._defaults = {a.name: a.default_value for a in self._schema.arguments if a.has_default_value()}
 
     @property
     def name(self) -> str:
-        """Of the op, whatever the overload."""
+        """The name of the op, without the overload."""
         return self._schema.name.removeprefix("aten::")
 
     @property
@@ -84,76 +82,76 @@ class Op:
 
     @property
     def sized(self) -> SizedGraph:
-        """The graph."""
+        """The graph with a symbolic size."""
         return self.proof.sized
 
     def arg(self, name: str) -> Any:
-        """An argument: what is known of a tensor, and else what it is."""
+        """Return an argument: the `Value` of a tensor, or the argument itself."""
         given = self.given.get(name, self._defaults.get(name))
         if isinstance(given, list | tuple):
             return [self.proof.known(each) for each in given]
         return self.proof.known(given)
 
     def tensor(self, name: str) -> Value:
-        """An argument that is a tensor."""
+        """Return the `Value` of a tensor argument."""
         found = self.arg(name)
         assert isinstance(found, Value), f"{name} of {self.name} is a tensor"
         return found
 
     def dtype_of(self, name: str) -> torch.dtype:
-        """Of an argument that is a tensor."""
+        """Return the dtype of a tensor argument."""
         return self.given[name].meta["val"].dtype
 
     @property
     def first_dtype(self) -> torch.dtype | None:
-        """Of the first tensor."""
+        """The dtype of the first tensor argument."""
         nodes = [each for each in flat(list(self.given.values())) if isinstance(each, fx.Node)]
         fakes = [fake for node in nodes if isinstance(fake := node.meta.get("val"), torch.Tensor)]
         return fakes[0].dtype if fakes else None
 
     def has(self, name: str) -> bool:
-        """Does the op take such an argument?"""
+        """Whether the op has an argument of this name."""
         return any(argument.name == name for argument in self._schema.arguments)
 
     def tensors(self) -> list[Value]:
-        """All tensors among the arguments."""
+        """Return the values of all tensor arguments."""
         nodes = [each for each in flat(list(self.given.values())) if isinstance(each, fx.Node)]
         return [value for node in nodes if isinstance(value := self.proof.known(node), Value)]
 
     def numbers(self) -> list[Any]:
-        """Symbolic numbers among the arguments."""
+        """Return the symbolic numbers among the arguments."""
         given = [self.proof.known(each) for each in flat(list(self.given.values()))]
         return [each for each in given if is_symbol(each)]
 
     @property
     def is_padded(self) -> bool:
-        """Has an argument a padded dimension?"""
+        """Whether an argument has a padded dimension."""
         return any(value.is_padded for value in self.tensors())
 
     def plain(self, fake: Any) -> Result:
-        """What has no padded dimension, and of which nothing is known."""
+        """Return a result without padded dimensions and with unknown contents."""
         if isinstance(fake, list | tuple):
             return tuple(self.plain(each) for each in fake)
         if not isinstance(fake, torch.Tensor):
             return None
         if self.sized.has_size(fake):
-            raise undecided(f"{self.name} makes a tensor with the size, and it is not known of what")
+            raise undecided(f"{self.name} creates a tensor with the padded size and unknown contents")
         return Value(tuple(_plain_dim(int(size)) for size in fake.shape), anything(fake.dtype))
 
     def new(self, fake: torch.Tensor, real: Samples, tail: Samples) -> Value:
-        """A tensor of these contents that is made, of whatever sizes."""
+        """Return the value of a new tensor with these contents."""
         return Value(tuple(self.dim(size, tail) for size in fake.shape), real)
 
     def dim(self, size: Size, tail: Samples) -> Dim:
-        """A dimension of a tensor that is made."""
+        """Return a dimension of a new tensor."""
         if self.sized.is_size(size):
             return (Padded(tail),)
         if self.sized.has_size(size):
-            raise undecided(f"{self.name} makes a tensor whose size is computed from the padded one")
+            raise undecided(f"{self.name} creates a tensor with a size that is computed from the padded one")
         return _plain_dim(int(size))
 
     def count(self, name: str) -> int | None:
-        """An argument that is a number, not computed from the size."""
+        """Return a number argument; raise `Leak` if it is computed from the size."""
         found = self.arg(name)
         if self.sized.has_size(found):
             raise Leak(f"{self.name} uses the size as a number")
@@ -168,7 +166,7 @@ Rule = Callable[[Op], Result]
 
 
 class Proof:
-    """What is known of each value of a graph."""
+    """Compute the `Value` of each tensor in a graph."""
 
     def __init__(
         self,
@@ -176,22 +174,23 @@ class Proof:
         pads: Mapping[int, tuple[int, Any]],
         rule_of: Callable[[Op], Rule | None],
     ) -> None:
-        """`pads`: by the place of each input that is padded, the dimension and the number to fill it with."""
+        """`pads` has the dimension and the padding value of each padded input, by its index."""
         self.sized = sized
         self._rule_of = rule_of
         self._known: dict[fx.Node, Any] = {}
         self._pads = pads
-        self.undecided: str | None = None  # the first reason to try it
+        self.undecided: str | None = None  # the first reason for a test run
 
     def known(self, arg: Any) -> Any:
-        """What is known of an argument of a call."""
+        """Return the `Value` of an argument if it is a tensor."""
         if not isinstance(arg, fx.Node):
             return arg
         return self._known[arg] if self._known[arg] is not None else arg.meta.get("val")
 
     def run(self) -> list[Any]:
-        """What is known of each output; `Leak` where padding may change one. Where that is undecided for an
-        op, the next ones are looked at as if its real elements were right.
+        """Return the value of each output; raise `Leak` if padding may change one.
+
+        If an op is undecided, the next ops are analyzed as if its real elements were correct.
         """
         for place, node in enumerate(placeholders(self.sized.gm)):
             self._known[node] = self._given(node.meta.get("val"), self._pads.get(place))
@@ -226,7 +225,7 @@ class Proof:
         if is_symbol(node.meta.get("val")) and not isinstance(node.target, OpOverload):
             return None
         if not isinstance(node.target, OpOverload):
-            raise Leak(f"{node.target} cannot be looked into")
+            raise Leak(f"{node.target} cannot be analyzed")
         try:
             return self._ruled(Op(self, node))
         except Leak as leak:
@@ -239,7 +238,7 @@ class Proof:
             return assumed
 
     def _assumed(self, fake: Any) -> Result:
-        """A result with unknown tails. Whether its real elements are right is tried later."""
+        """Return a result with unknown tails. A test run checks its real elements later."""
         if isinstance(fake, list | tuple):
             several = tuple(self._assumed(each) for each in fake)
             return None if None in several else several
@@ -266,18 +265,18 @@ class Proof:
         if rule is not None:
             return _as_finite_as(op, rule(op))
         if op.is_padded or any(map(self.sized.has_size, op.numbers())):
-            raise undecided(f"there is no rule for {op.name}")
+            raise undecided(f"there is no padding rule for {op.name}")
         return op.plain(op.result)
 
     def _drawn(self, op: Op) -> Result:
         values = op.result if isinstance(op.result, list | tuple) else [op.result]
         if op.is_padded or any(self.sized.has_size(value) for value in values):
-            raise Leak(f"{op.name} draws as many random numbers as the size says")
+            raise Leak(f"{op.name} draws random numbers, and their count depends on the size")
         return op.plain(op.result)
 
 
 def _as_finite_as(op: Op, result: Result) -> Result:
-    """Where operands may be infinite or NaN, so may the result, but for what is one number."""
+    """Let the result be infinite or NaN if an operand can be, except for parts that are a constant."""
     if torch.Tag.pointwise in op.node.target.tags:  # type: ignore[union-attr]
         return result
     values = op.tensors()[:3] if "attention" in op.name else op.tensors()  # a mask is minus infinity
@@ -298,7 +297,7 @@ def _as_finite_as(op: Op, result: Result) -> Result:
 
 
 def _sizes(fake: torch.Tensor, pad: tuple[int, Any] | None) -> list[Any]:
-    """Of a tensor, without the padded one."""
+    """Return the sizes of a tensor, with 1 for the padded dimension."""
     return [1 if pad is not None and at == pad[0] else size for at, size in enumerate(fake.shape)]
 
 

@@ -1,9 +1,8 @@
-"""Which numbers an elementwise op may make, from samples of its operands.
+"""Compute samples of the results of an elementwise op from samples of its operands.
 
-Samples of a tensor of which little is known are the ends of a range and some numbers in it. An op that is
-monotone in each operand is applied to them: its ends are the ends of the result. Of any other op nothing
-is known but whether its results are finite. Operands that are one number, or truth values, are complete:
-every op is applied to them.
+Samples of a tensor are the ends of a range and some numbers in it. An op that is monotone in each operand is
+applied to them: the ends of the operands give the ends of the result. For other ops, only the finiteness of
+results is known. Samples of a constant or of bools are complete, so every op is applied to them.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ MONOTONE = _words(
     "where masked_fill exp exp2 expm1 sigmoid tanh sinh erf erfc atan asinh softplus leaky_relu hardsigmoid "
     "floor ceil round trunc sign sgn abs square lt gt le ge nan_to_num addcmul copysign"
 )
-"""In each operand, for all others fixed; `abs` and `square` on either side of zero."""
+"""Ops that are monotone in each operand if the others are fixed; `abs` and `square` on each side of zero."""
 FINITE = _words("sin cos gelu silu mish hardswish elu celu selu atan2 hypot sinc frac lerp threshold prelu")
-"""Others that make finite numbers of finite ones."""
+"""Other ops with finite results for finite operands."""
 DIVISIONS = {"div": "other", "floor_divide": "other", "reciprocal": "self"}
-"""Monotone where the divisor has one sign."""
+"""Ops that are monotone if the divisor does not change its sign."""
 ABOVE = {"log": 0, "log2": 0, "log10": 0, "rsqrt": 0, "log1p": -1}
-"""Monotone and finite above a number."""
+"""Ops that are monotone and finite above a number."""
 ABOUT_ONE_NUMBER = _words("eq ne logical_not logical_and logical_or logical_xor isnan isinf isfinite")
-"""Truth values that depend on single numbers in a range."""
+"""Ops with bool results that depend on single numbers in a range."""
 
 
 def made_of(
@@ -55,9 +54,7 @@ def made_of(
     to: torch.dtype,
     given: dict[str, Any],
 ) -> Samples:
-    """Return samples of the results of an op. `given`: its arguments by name, samples of those that are
-    tensors.
-    """
+    """Return samples of the results of an op; `given` are its arguments by name, tensors as samples."""
     is_complete = all(map(_is_complete, operands))
     are_positions = len(operands) > 1 and all(each in (POSITIONS, POSITIONS_AFTER) for each in operands)
     if not is_complete and not (are_positions and name in ("eq", "ne")):
@@ -72,7 +69,7 @@ def made_of(
         made = evaluated(call, operands, dtypes, to)
     except (RuntimeError, TypeError, NotImplementedError, ValueError, OverflowError):
         return with_infinite(anything(to))
-    # Numbers overflow that are larger than those of a model: it is believed to have finite ones.
+    # Only samples larger than the numbers of a model overflow: assume that a model's numbers are finite.
     return made if is_complete or not all(map(is_finite, operands)) else _limited(made, to)
 
 
@@ -82,7 +79,7 @@ def _is_complete(samples: Samples) -> bool:
 
 
 def _is_monotone(name: str, given: dict[str, Any]) -> bool:
-    """Is the op monotone, and finite, where its operands are?"""
+    """Whether the op is monotone and finite for these operands."""
     if name in MONOTONE:
         return True
     if name in DIVISIONS:
@@ -100,14 +97,14 @@ def _is_monotone(name: str, given: dict[str, Any]) -> bool:
 
 
 def _numbers(given: Any) -> list[Any]:
-    """Of samples, or the number itself."""
+    """Return the numbers in samples, or a number itself."""
     if not isinstance(given, tuple):
         return [given if isinstance(given, int | float) else math.nan]
     return [number for world in given for number in world]
 
 
 def _with_zero(samples: Samples) -> Samples:
-    """Ranges on both sides of zero are two."""
+    """Add zero to samples on both sides of it, because ops may be monotone on each side only."""
     return tuple(
         (*world, 0) if 0 not in world and min(world) < 0 < max(world) else world for world in samples
     )
