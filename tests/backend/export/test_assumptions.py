@@ -29,20 +29,20 @@ class Of(nn.Module):
 X = torch.randn(4, 3)
 # The model, what it is exported with, a call that is right, one that is not, and what is said.
 CONSTANTS = {
-    "left out": (lambda x, y, how: x * how, (X, None, 3.0), (X, None, 3.0), (X,), "how was 3.0"),
-    "was None": (lambda x, y, how: x if y is None else x * y, (X, None), (X,), (X, X), "y was None"),
+    "left out": (lambda x, y, how: x * how, (X, None, 3.0), (X, None, 3.0), (X,), "how must be 3.0"),
+    "was None": (lambda x, y, how: x if y is None else x * y, (X, None), (X,), (X, X), "y must be None"),
     "signed zero": (
         lambda x, y, how: x / how,
         (X, None, 0.0),
         (X, None, 0.0),
         (X, None, -0.0),
-        "how was 0.0",
+        "how must be 0.0",
     ),
-    "True is not 1": (lambda x, y, how: x[how], (X, None, 1), (X, None, 1), (X, None, True), "how was 1"),
+    "True is not 1": (lambda x, y, how: x[how], (X, None, 1), (X, None, 1), (X, None, True), "how must be 1"),
     "a type": (lambda x, y, how: x.to(y), (X, torch.half), (X, torch.half), (X, torch.int), "torch.float16"),
-    "complex": (lambda x, y, how: x * how, (X, None, 2j), (X, None, 2j), (X, None, 3j), "how was 2j"),
-    "shorter": (lambda x, y, how: x * sum(y), (X, [1, 2]), (X, [1, 2]), (X, [1]), r"y\[1\] was 2"),
-    "a tensor": (lambda x, y, how: x * how, (X, None, 2), (X, None, 2), (X, None, X), "how was 2"),
+    "complex": (lambda x, y, how: x * how, (X, None, 2j), (X, None, 2j), (X, None, 3j), "how must be 2j"),
+    "shorter": (lambda x, y, how: x * sum(y), (X, [1, 2]), (X, [1, 2]), (X, [1]), r"y\[1\] must be 2"),
+    "a tensor": (lambda x, y, how: x * how, (X, None, 2), (X, None, 2), (X, None, X), "how must be 2"),
     "one tensor": (
         lambda x, y, how: x * 2 + y,
         (X, X),
@@ -50,7 +50,13 @@ CONSTANTS = {
         (X, X + 1),
         "x and y must be the same tensor",
     ),
-    "only a size": (lambda x, y, how: x * len(y), (X, X[1:]), (X, X[1:]), (X, X[2:]), "y has other sizes"),
+    "only a size": (
+        lambda x, y, how: x * len(y),
+        (X, X[1:]),
+        (X, X[1:]),
+        (X, X[2:]),
+        "y must have the sizes",
+    ),
     "only a type": (lambda x, y, how: x * y.itemsize, (X, X[1:]), (X, X[1:]), (X, X[1:].half()), "y must be"),
 }
 
@@ -68,7 +74,7 @@ def test_nothing_is_as_good_as_left_out(tmp_path: Path) -> None:
     model = Of(lambda x, y, how: x * how)
     loaded = exported(model, tmp_path, X, how=float("nan"))
     assert loaded(X, None, float("nan")).isnan().all()
-    with pytest.raises(BadCall, match="how was nan"):
+    with pytest.raises(BadCall, match="how must be nan"):
         loaded(X)
 
 
