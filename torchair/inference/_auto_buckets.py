@@ -141,19 +141,14 @@ def auto_gears(
         >>> run(tokens, mask)
         >>> print(run.report())
     """
-    options = BucketOptions(
-        dict(dims) if isinstance(dims, Mapping) else dims,
-        dict(pad) if isinstance(pad, Mapping) else {} if pad is None else pad,
-        dict(crop) if isinstance(crop, Mapping) else crop,
-        most,
-        waste,
-        after,
-        check,
-        memory_bytes,
-        seconds,
-    )
+    limits = most, waste, after, check, memory_bytes, seconds
+    options = BucketOptions(_copied(dims), {} if pad is None else _copied(pad), _copied(crop), *limits)
     config = CompilerConfig() if config is None else config
     return AutoGears(model, checked(options, model, config), config)
+
+
+def _copied(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 class AutoGears:

@@ -105,7 +105,7 @@ def test_an_op_without_converter_is_refused(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return op(x)
 
-    with pytest.raises(NotPossible, match=r"(?s)no ops of the IR.*airtest.exported.*test_files.py"):
+    with pytest.raises(NotPossible, match=r"(?s)no converter to the IR.*airtest.exported.*test_files.py"):
         exported(Custom(), tmp_path, X)
     assert not list(tmp_path.iterdir())
 

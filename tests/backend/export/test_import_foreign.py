@@ -89,7 +89,7 @@ def test_tags_of_lists(tmp_path: Path, val_type: int) -> None:
     main.output("flat:0")
     torch.testing.assert_close(load(tmp_path, main)(X[None]), (X,))
     op.attr["axis"].list.val_type = 3
-    with pytest.raises(BadGraph, match="attribute 'axis' is no ListInt"):
+    with pytest.raises(BadGraph, match=r"attribute 'axis' .*must be of type ListInt"):
         load(tmp_path, main)
 
 
@@ -295,7 +295,7 @@ def test_sub_graphs_without_end(tmp_path: Path) -> None:
     with pytest.raises(BadGraph, match="calls a subgraph recursively: 'p0'"):
         load(tmp_path, main, around)
     inner.subgraph_name[0] = "gone"
-    with pytest.raises(BadGraph, match="not there: 'gone'"):
+    with pytest.raises(BadGraph, match="nonexistent subgraph: 'gone'"):
         load(tmp_path, main, around)
 
 
@@ -434,9 +434,9 @@ def test_inputs_of_four_bits(tmp_path: Path, given: torch.Tensor, rows: int) -> 
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (VALUES.float(), "argument x is INT4(.|\n)*give torch.int8 .* or torch.uint8 or torch.int32"),
-        (WORDS.view(torch.int8), r"other sizes(.|\n)*\[2, 4\] instead of \[2, 8\]"),
-        (VALUES.view(torch.uint8), r"other sizes(.|\n)*\[2, 16\] instead of \[2, 8\]"),
+        (VALUES.float(), "argument x must have INT4(.|\n)*pass torch.int8 .* or torch.uint8 or torch.int32"),
+        (WORDS.view(torch.int8), r"the sizes \[2, 8\](.|\n)*\[2, 4\]"),
+        (VALUES.view(torch.uint8), r"the sizes \[2, 8\](.|\n)*\[2, 16\]"),
     ],
     ids=["floats", "packed in int8", "one in each byte"],
 )

@@ -318,19 +318,8 @@ def _call(
     parameters = parameters_of(model.forward)
     arguments = arguments_of(signature_of(parameters), args, kwargs)
     leaves = leaves_of(arguments)
-    fakes = traced.ctx.inputs
     by_identity = {id(leaf): path for path, leaf in leaves.items() if isinstance(leaf, torch.Tensor)}
-    inputs: list[dict[str, Any]] = []
-    for index in indices:
-        value, fake = traced.args[index], fakes[index]
-        if isinstance(value, torch.Tensor) and id(value) in by_identity:
-            inputs.append({"at": by_identity[id(value)], **spec_of(fake)})
-        elif id(value) in states:
-            inputs.append({"state": states[id(value)], **spec_of(fake)})
-        elif is_symbol(fake):
-            inputs.append({"number": str(fake.node.expr)})
-        else:
-            _refuse_input(traced, index, value)
+    inputs = [_input_spec(traced, index, by_identity, states) for index in indices]
     numbered = {id(output): place for place, output in enumerate(traced.outputs)}
     memory = {_memory(output): place for place, output in enumerate(traced.outputs) if _memory(output)}
 
@@ -362,6 +351,20 @@ def _call(
         "examples": _examples(traced),
         "result": result,
     }
+
+
+def _input_spec(
+    traced: TracedModel, index: int, paths: Mapping[int, str], states: Mapping[int, str]
+) -> dict[str, Any]:
+    """Return where the graph's input comes from: an argument, a state, or a size."""
+    value, fake = traced.args[index], traced.ctx.inputs[index]
+    if isinstance(value, torch.Tensor) and id(value) in paths:
+        return {"at": paths[id(value)], **spec_of(fake)}
+    if id(value) in states:
+        return {"state": states[id(value)], **spec_of(fake)}
+    if is_symbol(fake):
+        return {"number": str(fake.node.expr)}
+    _refuse_input(traced, index, value)
 
 
 def _check_numbers(traced: TracedModel, form: Any) -> None:
