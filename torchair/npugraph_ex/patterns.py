@@ -33,7 +33,7 @@ def register_replacement(
         trace_fn: The function that traces them.
         extra_check: Called with each match; False rejects it.
         search_fn_pattern: A pattern of torch's pattern matcher, used instead of the traced `search_fn`.
-        scalar_workaround: Values of number parameters that tracing would otherwise turn into constants.
+        scalar_workaround: Number parameters that match any value, with the values they are traced with.
         skip_duplicates: Whether a pattern that is registered already is ignored.
     """
     OF_CAPTURE.register(
