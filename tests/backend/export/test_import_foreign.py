@@ -278,7 +278,7 @@ def test_import_error_lists_all_missing_ops(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOp) as caught:
         load(tmp_path, main)
     text = str(caught.value)
-    assert "3 kinds of ops that have no kernel here: Softmaxx, TorchOp, Conv9D" in text
+    assert "3 op types without a kernel: Softmaxx, TorchOp, Conv9D" in text
     assert "Softmaxx: soft0, soft1, soft2 and 2 more" in text
     assert "Softmaxx: SoftmaxV2" in text
     assert "Conv9D: Conv3D, Conv2D" in text
