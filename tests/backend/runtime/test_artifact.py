@@ -303,7 +303,7 @@ def test_a_tensor_of_another_class_is_refused() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"x", pack((0, None)), pack([1, 2])])
 def test_other_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(BadGraph, match="digest"):
+    with pytest.raises(BadGraph, match="checksum mismatch"):
         CompiledArtifact.unpack(data)
     with pytest.raises(BadGraph, match="another version of torchair"):
         CompiledArtifact.unpack(hashlib.sha256(packed := pack((0, None))).digest() + packed)
@@ -314,14 +314,14 @@ def test_a_changed_bit_is_noticed() -> None:
     for place in (0, 40, len(whole) // 2, len(whole) - 1):
         changed = bytearray(whole)
         changed[place] ^= 4
-        with pytest.raises(BadGraph, match="damaged"):
+        with pytest.raises(BadGraph, match="checksum mismatch"):
             CompiledArtifact.unpack(bytes(changed))
 
 
 def test_code_of_another_torch_is_refused() -> None:
     artefact = CompiledArtifact.of(made(lambda x: [x.sin()], "eager", torch.randn(3)).runner)
     other = CompiledArtifact.unpack(replace(artefact, torch="2.0.0").pack())
-    with pytest.raises(NotPossible, match=r"was compiled with torch 2\.0\.0, and this is"):
+    with pytest.raises(NotPossible, match=r"was compiled with torch 2\.0\.0, but this is"):
         other.runner()
 
 
@@ -418,7 +418,7 @@ def test_artifacts_of_what_has_no_text() -> None:
     loaded = CompiledGraph.load_artifacts(graph.dump_artifacts())
     x = torch.randn(5000)
     torch.testing.assert_close(list(loaded(x)), [x + torch.tensor(TABLE)])
-    with pytest.raises(RuntimeError, match="another number of inputs"):
+    with pytest.raises(RuntimeError, match="expects 1 inputs"):
         loaded()
 
 
