@@ -67,7 +67,7 @@ INFINITE = "infinite or NaN inputs"
 COMPARED = "compared with a padded call"
 CROWDED = "other arguments differ from call to call"
 SPENT = "the budget for gears is exhausted"
-CURE = "docs/guide/performance.md lists what can be padded; check=False pads without any check"
+CURE = "docs/how-to/use-size-buckets.md lists what can be padded; check=False pads without any check"
 ENOUGH = 3  # calls of a signature before its graph is analyzed
 
 
