@@ -139,7 +139,7 @@ def _refuse_unsupported(graph: Graph) -> None:
         f"{graph.name} has {len(lacking)} op types without a kernel: {', '.join(lacking)}",
         got="\n".join(f"{kind}: {_format_names(names)}" for kind, names in lacking.items()),
         near="\n".join(f"{kind}: {_suggestions(kind, torch_ops.get(kind))}" for kind in lacking),
-        next="; or ".join(reversed(cures)) + "; see docs/guide/custom_ops.md",
+        next="; or ".join(reversed(cures)) + "; see docs/tutorials/write-a-custom-op.md",
     )
 
 

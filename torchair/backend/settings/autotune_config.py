@@ -66,7 +66,9 @@ def read_plan(folder: str, file: str | None) -> AutotuneConfig:
         given = {NAMES[name]: _READ[name](value) for name, value in _object(content, NAMES).items()}
     except (OSError, ValueError) as error:
         what = f"aoe_config.aoe_config_file {file} is not a valid tuning plan"
-        raise BadOption(what, got=str(error), near=FORM, next="see docs/how-to/tune-performance.md") from error
+        raise BadOption(
+            what, got=str(error), near=FORM, next="see docs/how-to/tune-performance.md"
+        ) from error
     return replace(plan, **given)
 
 
