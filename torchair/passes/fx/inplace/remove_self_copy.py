@@ -1,4 +1,4 @@
-"""copy_(x, x) does nothing, and goes."""
+"""Remove copy_(x, x), which does nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ aten = torch.ops.aten
 
 
 def eliminate_self_copy(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Also between equal views of one tensor; a copy whose result is used stays."""
+    """Remove self-copies, also between equal views of one tensor; keep a copy whose result is used."""
     found = [
         node
         for node in gm.graph.find_nodes(op="call_function", target=aten.copy_.default)

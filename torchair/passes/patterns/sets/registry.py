@@ -1,6 +1,8 @@
-"""The sets of pattern replacements: users add with `register_replacement`, the pass applies all of a set.
-There are two: compiles with a `torchair.CompilerConfig` have one, those of the package `npugraph_ex` another.
-Our own rules are in both.
+"""Hold the sets of pattern replacements: users add with `register_replacement`, the pass applies all of a
+set.
+
+There are two sets: one for compiles with a `torchair.CompilerConfig`, one for the package `npugraph_ex`. The
+built-in rules are in both.
 """
 
 from __future__ import annotations
@@ -46,18 +48,18 @@ from torchair.passes.patterns.spec.pattern_text import text_of
 from torchair.passes.patterns.spec.subgraphs import branches_of
 from torchair.passes.patterns.spec.user_pattern import Given, check_callables, check_flag, given
 
-# The key in a graph module's `meta` under which a match finds the pass that is under way.
+# The key in a graph module's `meta` under which a match finds the running pass.
 _UNDER_WAY = "torchair_patterns_under_way"
 _lock = threading.RLock()
 
 
 def always(match: Any) -> bool:
-    """No match is refused."""
+    """Accept every match."""
     return True
 
 
 class UnderWay:
-    """The pass over one graph and its branches: what became of each rule so far."""
+    """Track the pass over one graph and its branches: the outcome of each rule so far."""
 
     def __init__(self, gm: fx.GraphModule, ctx: PassContext) -> None:
         self._gm = gm
@@ -65,10 +67,10 @@ class UnderWay:
         self.tries: dict[Rule, Tries] = {}
 
     def try_match(self, rule: Rule, trial: Trial, check: Callable[[Any], bool], match: Any) -> bool:
-        """Shall it be replaced?"""
+        """Return whether the match shall be replaced."""
         tries = self.tries.setdefault(rule, Tries())
         node, before = match.output_nodes()[0], tries.found
-        # What a branch returns must lie as the graph around it says, in either mode.
+        # In either mode, the results of a branch must have the layout that the surrounding graph expects.
         is_seen = self.ctx.switches.get("captures", False) or match.graph.owning_module is not self._gm
         why = trial.why_not(match, tries, check, captures=is_seen)
         if tries.found > before:
@@ -82,19 +84,21 @@ class UnderWay:
 
 
 class RuleSet:
-    """Replacements, and torch's matcher for them once there is one: it takes most of a second to load."""
+    """Hold replacements, and torch's matcher for them, created on first use: loading it takes most of a
+    second.
+    """
 
     def __init__(self, name: str, door: str) -> None:
         self.name = name
-        self.door = door  # where users register
+        self.door = door  # the function with which users register
         self.of_users: list[Rule] = []
-        self._known: dict[str, str] = {}  # the text of a pattern -> who looks for it
+        self._known: dict[str, str] = {}  # the text of a pattern -> the rule that registered it
         self._builtin: set[str] = set()  # anchors
         self._matcher: Any = None
 
     @property
     def takes_numbers(self) -> bool:
-        """Does a rule of the user's have a number that may be any?"""
+        """Return whether a user rule has a wildcard number."""
         return any(rule.scalars for rule in self.of_users)
 
     def register(
@@ -108,7 +112,7 @@ class RuleSet:
         scalar_workaround: Mapping[str, float] | None,
         skip_duplicates: bool,
     ) -> None:
-        """A rule of the user's, in all its forms."""
+        """Register a user's rule in all its forms."""
         check_callables(search_fn, replace_fn, trace_fn, extra_check, search_fn_pattern)
         check_flag("skip_duplicates", skip_duplicates)
         wanted = given(search_fn, replace_fn, example_inputs, scalar_workaround)
@@ -149,8 +153,8 @@ class RuleSet:
         if other is None or may_skip:
             return other is not None
         raise BadPass(
-            f"the pattern {rule.name} is registered already, by {other}",
-            next="register it once, or with skip_duplicates=True",
+            f"the pattern {rule.name} is already registered by {other}",
+            next="register it only once, or with skip_duplicates=True",
         )
 
     def _add_forms(self, rule: Rule, forms: list[Variant], inputs: Any, trace_fn: Any) -> None:
@@ -163,7 +167,7 @@ class RuleSet:
                 self._add(rule, form.inputs, Trial(rule, form.trace, form.gm), text)
 
     def _add(self, rule: Rule, inputs: list[Any], trial: Trial, text: str = "") -> None:
-        # A compile under way has a fake mode of its own, and tensors of two fake modes do not mix.
+        # A running compile has its own fake mode, and tensors of two fake modes cannot be mixed.
         with disable_modes():
             entry = register_pattern(
                 self.matcher,
@@ -188,14 +192,15 @@ class RuleSet:
 
     @property
     def matcher(self) -> Any:
-        """torch's, with all rules."""
+        """Return torch's matcher with all rules."""
         if self._matcher is None:
             self._matcher = pattern_pass("npugraph_ex_generic_pattern_pass")
         return self._matcher
 
     def add_builtin(self, graph: fx.Graph) -> None:
-        """Our own rules join the set when a graph has an op that they start from: tracing them takes time,
-        and all op libraries are loaded by then.
+        """Add the built-in rules when a graph has an op that they start from.
+
+        Tracing them takes time, and all op libraries are loaded by then.
         """
         for anchor in (anchors() & {str(node.target) for node in graph.nodes}) - self._builtin:
             self._builtin.add(anchor)
@@ -212,7 +217,7 @@ class RuleSet:
         self._add(rule, inputs, Trial(rule, as_written))
 
     def apply(self, gm: fx.GraphModule, ctx: PassContext) -> int:
-        """All rules, as they were registered, on all nodes, the last one first; in branches too."""
+        """Apply all rules in registration order to all nodes, last node first, in branches too."""
         modules = [gm, *branches_of(gm)]
         with _lock:
             for each in modules:
@@ -243,19 +248,19 @@ class RuleSet:
 
 
 def _forms(wanted: Given, trace_fn: Any) -> list[Variant]:
-    """Those in which each number has a place: where one changes nothing, its op may be left out."""
+    """Return the forms in which each number occurs: where a number has no effect, its op may be omitted."""
     forms = variants_of(wanted, trace_fn, is_fwd_only(trace_fn))
     return [form for form in forms if has_wildcards(wanted, form.gm)]
 
 
 def _text(rule: Rule, form: Variant | None = None) -> str:
-    """Patterns with one text find the same."""
+    """Return the text of a pattern; patterns with equal texts find the same."""
     pattern = rule.pattern if form is None else exact_pattern(form.gm, rule.scalars)
     return text_of(pattern, rule.scalars)
 
 
 def _why_not(name: str, check: Callable[[Any], bool], match: Any) -> str | None:
-    return _off(name, match) or (None if check(match) else "extra_check said no")
+    return _off(name, match) or (None if check(match) else "extra_check returned False")
 
 
 def _why_not_ours(ours: Builtin, match: Any) -> str | None:
@@ -268,7 +273,7 @@ def _off(name: str, match: Any) -> str | None:
 
 
 def _of_user(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """A user's function, whose errors are the user's to see."""
+    """Wrap a user's function so that its errors are raised to the user."""
 
     @functools.wraps(call)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -301,11 +306,32 @@ def register_replacement(
     scalar_workaround: Mapping[str, float | int] | None = None,
     skip_duplicates: bool = False,
 ) -> None:
-    """Replace what `search_fn` traces to by what `replace_fn` traces to, in every graph that is compiled from
-    now on with a `torchair.CompilerConfig`; the package `npugraph_ex` has rules of its own.
+    """Replace what `search_fn` traces to by what `replace_fn` traces to in every graph compiled from now on.
 
-    `example_inputs` are sample (fake) tensors for tracing; `extra_check(match)` has the last word on each
-    match. `ge_config.optimization_switch` knows the replacement by the name of `search_fn`.
+    This applies to compiles with a `torchair.CompilerConfig`; `torchair.npugraph_ex.register_replacement` is
+    for the package `npugraph_ex`. `ge_config.optimization_switch` switches the replacement by the name of
+    `search_fn`.
+
+    Args:
+        search_fn: Function whose traced calls are searched for.
+        replace_fn: Function with the same parameters whose traced calls replace them.
+        example_inputs: Sample (fake) tensors and numbers to trace with, one per parameter.
+        trace_fn: Tracer for both functions.
+        extra_check: Called with each match; return False to reject the match.
+        search_fn_pattern: Explicit pattern of torch's pattern matcher, used instead of tracing `search_fn`.
+        scalar_workaround: Example numbers for parameters that match any number.
+        skip_duplicates: Ignore a pattern that is already registered, instead of raising.
+
+    Raises:
+        BadPass: The pattern cannot be traced, does not match its replacement, or is already registered.
+        BadOptionType: An argument has the wrong type.
+
+    Example:
+        torchair.register_replacement(
+            lambda x, y: torch.exp(x + y),
+            lambda x, y: torch.ops.mylib.add_exp(x, y),
+            (torch.empty(2, 8), torch.empty(2, 8)),
+        )
     """
     OF_TORCHAIR.register(
         search_fn, replace_fn, example_inputs, trace_fn, extra_check, search_fn_pattern, scalar_workaround,
@@ -314,31 +340,31 @@ def register_replacement(
 
 
 def rule_names() -> list[str]:
-    """The names of all replacements, ours and the users'."""
+    """Return the names of all replacements, built-in and user-defined."""
     of_users = {rule.name for each in (OF_TORCHAIR, OF_CAPTURE) for rule in each.of_users}
     return [*(rule.name for rule in rules()), *sorted(of_users)]
 
 
 def set_of(config: Any) -> RuleSet:
-    """The rules of a compile with this configuration."""
+    """Return the rules of a compile with this configuration."""
     return OF_CAPTURE if isinstance(config, CaptureConfig) else OF_TORCHAIR
 
 
 def apply_pattern_passes(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """All replacements, ours first, widest first as they were registered."""
+    """Apply all replacements, built-in ones first, widest first as they were registered."""
     return set_of(ctx.config).apply(gm, ctx)
 
 
 def untried(config: Any, why: str) -> list[Outcome]:
-    """The users' rules of this configuration, which the pass did not look at."""
+    """Return the user rules of this configuration, none of which was tried, for the reason `why`."""
     return [Outcome(rule.name, rule.at, 0, why) for rule in set_of(config).of_users]
 
 
 def of_the_other(config: Any) -> list[Outcome]:
-    """The users' rules that this configuration does not have; some are registered in both sets."""
+    """Return the user rules that this configuration does not have; some are registered in both sets."""
     own = set_of(config)
     known = {(rule.name, rule.at) for rule in own.of_users}
     other = OF_TORCHAIR if own is OF_CAPTURE else OF_CAPTURE
-    why = f"registered with {other.door}, and this configuration has the rules of {own.door}"
+    why = f"registered with {other.door}, but this configuration uses the rules of {own.door}"
     missing = [rule for rule in other.of_users if (rule.name, rule.at) not in known]
     return [Outcome(rule.name, rule.at, 0, why) for rule in missing]

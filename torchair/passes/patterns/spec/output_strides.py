@@ -1,8 +1,8 @@
-"""How the results of a replacement lie in memory.
+"""Fix the memory layout of the results of a replacement.
 
-A fused op often returns rows one after another where the chain returned a transposed view. Ops do not mind,
-but who gets a result of the graph does, and so do ops that look at memory: there a copy gives a replacement
-the strides of what it replaces. Likewise a result that was new memory, and would now be an argument itself.
+A fused op often returns contiguous rows where the chain returned a transposed view. Most ops accept both, but
+readers of graph results and ops that depend on memory layout do not. There a copy gives a replacement the
+strides of the chain. The same applies to a result that was new memory and would now be an argument itself.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ aten = torch.ops.aten
 
 
 def why_not_settled(match: Any, captures: bool) -> str | None:
-    """Copies are put into the replacement where its results must lie as those of the pattern; or the reason
-    why that is not possible. In graph mode (`captures` is false) results of graphs are arranged anyway.
+    """Add copies to the replacement where its results need the layout of the pattern's results.
+
+    Return the reason if that is not possible. In graph mode (`captures` is false) graph results are copied to
+    their layout anyway.
     """
     old = [node for node in match.output_nodes() if node is not None]
     gm: fx.GraphModule = match.replacement_graph
@@ -37,7 +39,7 @@ def why_not_settled(match: Any, captures: bool) -> str | None:
         if a in shown:
             if (copied := _arranged(gm, b, a.meta["val"])) is None:
                 steps = (tuple(node.meta["val"].stride()) for node in (a, b))
-                return "its result has the strides {}, that of the replacement {}".format(*steps)
+                return "its result has strides {}, but the replacement returns strides {}".format(*steps)
             _return_instead(gm, b, copied)
         elif captures and _is_now_an_argument(match, a, b):
             _return_instead(gm, b, _call(gm, aten.clone.default, b))
@@ -52,12 +54,14 @@ def _lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(map(equal, a.stride(), b.stride()))
 
 
-# Who would notice
+# Which readers notice
 
 
 def is_seen(changed: Mapping[fx.Node, torch.Tensor], inside: Collection[fx.Node], captures: bool) -> bool:
-    """Would somebody notice that these nodes have other strides, but those `inside` of the match? They are
-    followed to results of the graph and to ops that are not torch's own, or look at memory.
+    """Return whether any reader would notice that these nodes have other strides.
+
+    Readers `inside` the match do not count. The values are followed to graph results, to ops that are not
+    torch's own and to ops that depend on memory layout.
     """
     values: dict[fx.Node, Any] = dict(changed)
     for node in next(iter(changed)).graph.nodes:
@@ -85,7 +89,7 @@ def _is_plain(node: fx.Node) -> bool:
 
 
 def _again(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
-    """What a call makes of these values, or None. A view that is not possible will be a copy."""
+    """Recompute a call with these values, or return None. A view that is not possible becomes a copy."""
     target: Any = aten.reshape.default if node.target is aten.view.default else node.target
     args, kwargs = map_arg((node.args, node.kwargs), lambda n: values.get(n, n.meta.get("val")))
     fake_mode = detect_fake_mode(tree_leaves([args, kwargs]))
@@ -99,7 +103,7 @@ def _again(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
 
 
 def _is_now_an_argument(match: Any, old: fx.Node, new: fx.Node) -> bool:
-    """Was it memory of its own, and is now that of an argument, and a result of the graph?"""
+    """Return whether a graph result had its own memory and now shares that of an argument."""
     was_own = root_of(old)[0] in match.nodes
     return was_own and root_of(new)[0].op == "placeholder" and _is_returned(old)
 
@@ -114,7 +118,7 @@ def _is_returned(node: fx.Node) -> bool:
 
 
 def _arranged(gm: fx.GraphModule, node: fx.Node, like: torch.Tensor) -> fx.Node | None:
-    """A copy that lies as another tensor does, if that is dense."""
+    """Return a copy with the layout of another tensor, if that is dense."""
     order = list(stride_order(like.shape, like.stride()))
     back = [order.index(dim) for dim in range(len(order))]
     turned = _call(gm, aten.permute.default, node, order)
