@@ -172,8 +172,8 @@ FAULTS: list[tuple[str, int, list[str]]] = [
     (OP.format(".INPUT(x, ALL(), 1)"), 2, ["takes 2 arguments", "3"]),
     (OP.format(".INPUT"), 2, ["takes 2 arguments", "0"]),
     (OP.format(".INPUT(x y, ALL())"), 2, ["does not name", "x y"]),
-    (OP.format(".INPUT(x, ALL())\n.OPTIONAL_INPUT(x, ALL())"), 3, ["two are called x"]),
-    (OP.format(".ATTR(k, Int, 1).ATTR(k, Int, 1)"), 2, ["two are called k"]),
+    (OP.format(".INPUT(x, ALL())\n.OPTIONAL_INPUT(x, ALL())"), 3, ["the name x is used twice"]),
+    (OP.format(".ATTR(k, Int, 1).ATTR(k, Int, 1)"), 2, ["the name k is used twice"]),
     (OP.format(".INPUT(x,\nTensorType({DT_FLOAT,\nDT_FLOT16}))"), 4, ["DT_FLOT16", "DT_FLOAT16"]),
     (OP.format(".INPUT(x, TensorType({DT_FLOAT DT_INT8}))"), 2, ["DT_FLOAT DT_INT8"]),
     (OP.format(".INPUT(x, TensorType(DT_FLOAT, DT_INT8))"), 2, ["DT_FLOAT , DT_INT8"]),
@@ -336,7 +336,7 @@ def test_registered_ops_are_known() -> None:
     assert "prototype RegOpKnown" in EXTENSIONS, "caches ask for it"
     assert ge.register_reg_op(text) == (proto,), "a second time nothing happens"
     changed = text.replace("3", "4")
-    with pytest.raises(BadGraph, match="there is an IR op 'RegOpKnown' already") as caught:
+    with pytest.raises(BadGraph, match="the IR op 'RegOpKnown' already exists") as caught:
         register_reg_op(changed, "mine.h")
     assert caught.value.details["at"] == "mine.h:1"
     assert "k: Int = 4" in caught.value.details["got"]

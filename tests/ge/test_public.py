@@ -477,7 +477,7 @@ def test_a_data_without_a_shape_has_unknown_rank() -> None:
         (lambda x: ge.BatchMatMul(x, x, adj_x1="yes"), ValueError, "Bool"),
         (lambda x: ge.Pack([x]), ValueError, "'N'"),
         (lambda x: ge.Pack(x, N=1), TypeError, "list of tensors"),
-        (lambda x: ge.Acos(object()), TypeError, "cannot be made a tensor"),
+        (lambda x: ge.Acos(object()), TypeError, "cannot be converted to a tensor"),
         (lambda x: ge.Nothing(x), AttributeError, "Nothing"),
     ],
 )

@@ -1,6 +1,4 @@
-"""The order of ops: every op stands after the ops it reads or waits for. Where several can come next, a
-strategy decides.
-"""
+"""Order ops so that every op comes after the ops it reads or depends on, by a strategy among valid orders."""
 
 from __future__ import annotations
 
@@ -12,11 +10,11 @@ from torchair.core.errors import BadGraph
 from torchair.ge.graph import OUTPUT_TYPE, Graph, Op
 
 Placed = dict[Op, bool]
-"""The ops that have their place, in order."""
+"""The ops placed so far, in order."""
 
 
 def needs(op: Op) -> Iterator[Op]:
-    """The ops that must run before this one: producers of its inputs, then those it waits for."""
+    """Yield the ops that must run before this one: producers of its inputs, then its control dependencies."""
     for slot in op.slots:
         if slot.tensor is not None:
             yield slot.tensor.op
@@ -24,7 +22,7 @@ def needs(op: Op) -> Iterator[Op]:
 
 
 def out_of_place(graph: Graph) -> tuple[Op, Op] | None:
-    """The first op that stands before something it needs, and that; None when all are in order."""
+    """Return the first op that comes before something it needs, and that; None when all are in order."""
     seen: set[Op] = set()
     for op in graph.ops:
         for before in needs(op):
@@ -35,7 +33,7 @@ def out_of_place(graph: Graph) -> tuple[Op, Op] | None:
 
 
 def sort_ops(graph: Graph) -> bool:
-    """Bring the ops into an order in which they can run, keeping theirs where it does; says if any moved."""
+    """Sort the ops into an executable order, keeping the current one if it is; return whether any moved."""
     if out_of_place(graph) is None:
         return False
     placed: Placed = {}
@@ -46,7 +44,7 @@ def sort_ops(graph: Graph) -> bool:
 
 
 def _place(root: Op, placed: Placed) -> None:
-    """Depth first without recursion: graphs are thousands of ops deep."""
+    """Place an op depth first without recursion: graphs are thousands of ops deep."""
     if root in placed:
         return
     path = [(root, needs(root))]
@@ -61,14 +59,17 @@ def _place(root: Op, placed: Placed) -> None:
         elif following in open_ops:
             names = [entry.name for entry, _ in path]
             circle = names[names.index(following.name) :] + [following.name]
-            raise BadGraph("ops wait for each other in a circle", got=" needs ".join(circle))
+            raise BadGraph("the graph has a dependency cycle", got=" needs ".join(circle))
         else:
             path.append((following, needs(following)))
             open_ops.add(following)
 
 
 def _as_they_get_ready(ops: Sequence[Op], placed: Placed, *, last_first: bool) -> None:
-    """BFS: what could run first comes first. DFS: what the op before made possible comes first."""
+    """Place ops as they become ready.
+
+    BFS: the op that could run first comes first. DFS: the op that the previous one made ready comes first.
+    """
     inside = set(ops)
     waits_for = {op: {before for before in needs(op) if before in inside} for op in ops}
     readers: dict[Op, list[Op]] = {op: [] for op in ops}
@@ -86,7 +87,7 @@ def _as_they_get_ready(ops: Sequence[Op], placed: Placed, *, last_first: bool) -
 
 
 def _before_who_reads(ops: Sequence[Op], placed: Placed) -> None:
-    """RDFS: from the ends backwards, so that each op stands shortly before the first that needs it."""
+    """RDFS: place ops from the ends backwards, so that each op comes shortly before its first reader."""
     read = {before for op in ops for before in needs(op)}
     for end in ops:
         if end not in read:
@@ -94,9 +95,7 @@ def _before_who_reads(ops: Sequence[Op], placed: Placed) -> None:
 
 
 def _as_converted(ops: Sequence[Op], placed: Placed) -> None:
-    """StableRDFS: ops that come from the model stay in order; those that passes made go before who reads
-    them.
-    """
+    """StableRDFS: ops of the model keep their order; ops that passes created go before their readers."""
     made = [op for op in ops if op.origin is None and op.type != OUTPUT_TYPE]
     for op in (*(op for op in ops if op not in set(made)), *made):
         _place(op, placed)
@@ -108,4 +107,4 @@ STRATEGIES: dict[str, Callable[[Sequence[Op], Placed], None]] = {
     "RDFS": _before_who_reads,
     "StableRDFS": _as_converted,
 }
-"""How ops, whose needs are among them or placed already, are placed."""
+"""How ops are placed whose dependencies are among them or already placed."""

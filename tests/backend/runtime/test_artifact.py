@@ -408,7 +408,9 @@ def test_an_operator_that_is_not_there() -> None:
     with torch.library._scoped_library("artefact_test", "DEF") as library:
         library.define("twice(Tensor x) -> Tensor")
         data = pack(torch.ops.artefact_test.twice.default)
-    with pytest.raises(BadGraph, match=r"(?s)no operator artefact_test\.twice.*import what defines it"):
+    with pytest.raises(
+        BadGraph, match=r"(?s)no operator artefact_test\.twice.*import the module that defines it"
+    ):
         unpack(data)
 
 

@@ -244,7 +244,7 @@ def test_feeds_and_results_are_kept() -> None:
 def test_results_that_cannot_be_text_are_left_out() -> None:
     graph = small()
     graph.results = [ConstantResult(object())]
-    assert "# how it is fed and what it returns is left out" in to_python(graph)
+    assert "# feeds and results are omitted" in to_python(graph)
 
 
 @PROPERTY
@@ -256,7 +256,7 @@ def test_any_graph_comes_back(graph: Graph) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("import os; os.system('true')", "'os' is not known"),
+        ("import os; os.system('true')", "'os' is not defined"),
         ("x = (1).__class__", "not known here"),
         ("x = current_graph().__init__", "not known here"),
         ("x = ge.attr.torch", "not known here"),
@@ -265,7 +265,7 @@ def test_any_graph_comes_back(graph: Graph) -> None:
         ("x = tensor([1], device='cuda')", "device"),
         ("def f(): pass", "only calls and assignments"),
         ("for i in (1,): pass", "only calls and assignments"),
-        ("x = ge.Acos(y_0)", "'y_0' is not known"),
+        ("x = ge.Acos(y_0)", "'y_0' is not defined"),
         ("x = ge.Acoss(1.0)", "not known here"),
         ("x = ge.Acos(1.0, axis=3)", "axis"),
         ("x = ge.Acos(*[1])", "only literals"),

@@ -518,7 +518,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": ({"search_fn": lambda a, b: None}, "must return tensors"),
     "held": ({"search_fn": lambda a, b: a + b + HELD}, "uses a tensor that is not one of its arguments"),
     "writes": ({"replace_fn": lambda a, b: a.add_(b)}, "replace_fn of same writes its argument"),
-    "puts_held": ({"replace_fn": lambda a, b: a + b + HELD}, "uses a tensor that is not one of its arguments"),
+    "puts_held": (
+        {"replace_fn": lambda a, b: a + b + HELD},
+        "uses a tensor that is not one of its arguments",
+    ),
     "arity": ({"replace_fn": lambda a: a}, "does not take the values of the pattern"),
     "number": ({"replace_fn": lambda a, b: (a, b)}, "returns 2 values, but the pattern returns 1"),
     "shape": ({"replace_fn": lambda a, b: a.sum()}, r"is float32\[\] on cpu"),
