@@ -1,7 +1,7 @@
-"""FX graph -> GE graph: one walk over the nodes.
+"""FX graph -> GE graph: convert the nodes in order.
 
-For a call the look-up order is: the user's converter, ours, the op's decomposition, an opaque `TorchOp`. So
-nothing is fatal; what happened to each op is in the report.
+For a call the look-up order is: the user's converter, the built-in one, the op's decomposition, an opaque
+`TorchOp`. So no op makes the conversion fail; the report records the treatment of each op.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from torchair.ge.types import spec_of
 
 aten = torch.ops.aten
 
-# These run on every rank or have an effect beyond their result: never replaced by an empty constant.
+# These run on every rank or have side effects: never replaced by an empty constant.
 _NEVER_EMPTY = ("npu_define", "_c10d_functional")
 
 
@@ -79,10 +79,10 @@ def convert(
     opaque: Mapping[str, str] | None = None,
     soc: str = default_of("engine_config.soc"),
 ) -> tuple[Graph, ConversionReport]:
-    """The GE graph of a functional ATen graph, and the report of how it came about.
+    """Return the GE graph of a functional ATen graph, and the conversion report.
 
-    `infer` fills the metas of a new op's outputs; every FX node has `meta["val"]`. `layouts` are promised for
-    the outputs, if not those of the graph itself; nodes named in `opaque` are carried through as they are.
+    `infer` fills the metas of a new op's outputs; every FX node has `meta["val"]`. `layouts` are the required
+    layouts of the outputs, if not those of the graph itself; nodes named in `opaque` become opaque ops.
     """
     walk = Walk(Graph(name, infer), fake_mode, fold_views, opaque=opaque or {}, home=device_of(gm))
     walk.graph.subgraphs = walk.parts
@@ -110,7 +110,7 @@ def _walk(walk: Walk, gm: fx.GraphModule, layouts: Sequence[Layout | None]) -> G
 
 
 def _part(walk: Walk, gm: fx.GraphModule, role: str) -> Graph:
-    """A graph module of a higher-order op as a sub-graph."""
+    """Convert a graph module of a higher-order op to a sub-graph."""
     origin = walk.graph.origin
     name = f"{walk.graph.name}_{origin.name if origin else 'call'}_{role}"
     while name in walk.parts:
@@ -122,7 +122,7 @@ def _part(walk: Walk, gm: fx.GraphModule, role: str) -> Graph:
 
 
 def _placeholder(walk: Walk, node: fx.Node) -> Any:
-    """A Data op; a symbol is a rank-0 host input."""
+    """Add a Data op; a symbol is a rank-0 host input."""
     index = len(walk.placeholders)
     walk.placeholders.append(node)
     value = node.meta.get("val")
@@ -148,7 +148,7 @@ def _unique(walk: Walk, name: str) -> str:
 
 
 def _constant(walk: Walk, value: torch.Tensor, node: fx.Node) -> Tensor:
-    """A tensor that the graph has. One that others hold is no constant of the same value."""
+    """Add a tensor constant of the graph. An external constant is never merged with an equal one."""
     is_held = HELD in node.meta
     made = ge.Const(value, readable=not is_held and value.numel() <= 64)
     made.op.attrs |= {HELD: Bool(True)} if is_held else {}
@@ -160,7 +160,7 @@ def _constant(walk: Walk, value: torch.Tensor, node: fx.Node) -> Tensor:
 
 
 def _is_seen_on(device: torch.device, user: fx.Node) -> bool:
-    """Does what this node makes, or returns, stay on the device of its argument?"""
+    """Return whether the result of this node stays on the device of its argument."""
     return user.op == "output" or any(value.device == device for value in tensors_of(user))
 
 
@@ -192,7 +192,7 @@ def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: dict[fx.Node, Any]
     twin = functional_twin(node)
     if twin is None:
         return _call(walk, node, args, kwargs)
-    # torch's own composites write into values they have just made: who reads that value reads the new one.
+    # torch's own composites write into new values: later readers of such a value read the written one.
     node.target = twin
     written = node.all_input_nodes[0]
     env[written] = _call(walk, node, args, kwargs)
@@ -209,7 +209,7 @@ def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) ->
     if walk.top in walk.opaque:
         return _fall_back(walk, node, args, kwargs, walk.opaque[walk.top])
     if moves_between_devices(node, walk.home):
-        # The IR knows no devices: torch does it, and nothing is lost by it.
+        # The IR has no devices: torch runs the call, and nothing is lost.
         walk.count(name)
         return _carry(node, args, kwargs)
     for row in candidates(node.target):
@@ -222,7 +222,7 @@ def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) ->
         walk.report.decomposed.append(
             Reason(name, "; ".join(reasons) or "it has no converter", source_of(node))
         )
-        logger.debug("%s = %s was taken apart: %s", node.name, name, walk.report.decomposed[-1].why)
+        logger.debug("%s = %s was decomposed: %s", node.name, name, walk.report.decomposed[-1].why)
         return decomposed[0]
     return _fall_back(walk, node, args, kwargs, "; ".join(reasons) or why_opaque(node.target))
 
@@ -230,7 +230,7 @@ def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) ->
 def _try(
     walk: Walk, row: Converter, node: fx.Node, args: list[Any], kwargs: dict[str, Any], reasons: list[str]
 ) -> tuple[bool, Any]:
-    """Run one converter; when it declines or fails, what it built is taken back and the reason kept."""
+    """Run one converter; if it declines or fails, undo what it built and record the reason."""
     meta, mark = node.meta.get("val"), walk.mark()
     who = "the user's converter" if row.from_user else "the converter"
     try:
@@ -277,17 +277,17 @@ def _try(
 def _decompose(
     walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any], reasons: list[str]
 ) -> tuple[Any] | None:
-    """Take the op apart the way torch does, and convert the parts; None when it cannot be taken apart."""
+    """Decompose the op as torch does, and convert the parts; return None if it cannot be decomposed."""
     decomposition = inlined(node.target) or decomposition_for(node.target) or decomposition_of(node.target)
     if decomposition is None:
         return None
-    # A node without a value is a graph module: that is among the converted arguments.
+    # A node without a value is a graph module, which is among the converted arguments.
     given = map_arg((node.args, node.kwargs), lambda inner: inner.meta.get("val", inner))
     real, structure = tree_flatten(_mutable(given))
     values, _ = tree_flatten((args, kwargs), is_leaf=lambda part: isinstance(part, Symbol))
     varying = [i for i, part in enumerate(real) if isinstance(part, torch.Tensor) or is_symbol(part)]
     if len(values) != len(real):
-        reasons.append("its arguments cannot be matched with a decomposition")
+        reasons.append("its arguments do not match a decomposition")
         return None
     real = [value if isinstance(part, fx.Node) else part for part, value in zip(real, values, strict=True)]
 
@@ -298,7 +298,7 @@ def _decompose(
         inner_args, inner_kwargs = tree_unflatten(filled, structure)
         result = decomposition(*inner_args, **inner_kwargs)
         if result is NotImplemented:
-            raise NotImplementedError("it does not cover these arguments")
+            raise NotImplementedError("its decomposition does not cover these arguments")
         # A named tuple would be traced as a call.
         return tuple(result) if isinstance(result, tuple) else result
 
@@ -307,7 +307,7 @@ def _decompose(
         gm = _trace(walk, run, [real[i] for i in varying])
         ends = [name for inner in gm.graph.nodes if (name := _dead_end(inner, node))]
         if ends:
-            reasons.append(f"its decomposition ends in {ends[0]}")
+            reasons.append(f"its decomposition contains {ends[0]}, which cannot be converted")
             return None
         result = _inline(walk, gm, [values[i] for i in varying], node)
         check_results(node, result, node.meta.get("val"))
@@ -321,7 +321,7 @@ def _decompose(
 
 
 def _trace(walk: Walk, run: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
-    """The ATen graph of a decomposition; one that writes into its own values is made functional."""
+    """Return the ATen graph of a decomposition; writes into its own values are made functional."""
     with with_shape_env(walk.fake_mode), faking(walk.fake_mode), torch.no_grad():
         gm = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*inputs)
         if any(_writes_inside(inner) for inner in gm.graph.nodes):
@@ -331,7 +331,9 @@ def _trace(walk: Walk, run: Callable[..., Any], inputs: Sequence[Any]) -> fx.Gra
 
 
 def _dead_end(inner: fx.Node, outer: fx.Node) -> str:
-    """The name of a part that would lead nowhere: the op itself, a prim nobody converts, a write."""
+    """Return the name of a part that cannot be converted: the op itself, a prim without converter, a
+    write.
+    """
     name = target_name(inner.target)
     unknown_prim = name.startswith("prims.") and not has_converter(inner.target)
     lost_write = _writes_inside(inner) and functional_twin(inner) is None
@@ -340,7 +342,9 @@ def _dead_end(inner: fx.Node, outer: fx.Node) -> str:
 
 
 def _writes_inside(node: fx.Node) -> bool:
-    """A write into a value of the graph itself; `copy_` into an argument says that the graph updates that."""
+    """Return whether a node writes into a value of the graph itself; `copy_` into an argument updates the
+    argument.
+    """
     if not mutates(node.target):
         return False
     target = node.args[0] if node.args else None
@@ -349,7 +353,7 @@ def _writes_inside(node: fx.Node) -> bool:
 
 
 def _mutable(arguments: Any) -> Any:
-    """Plain lists for FX's immutable ones: some decompositions write into their arguments."""
+    """Convert FX's immutable lists to plain lists: some decompositions write into their arguments."""
     if isinstance(arguments, list):
         return [_mutable(item) for item in arguments]
     if isinstance(arguments, tuple) and not isinstance(arguments, torch.Size):
@@ -374,16 +378,16 @@ def _inline(walk: Walk, gm: fx.GraphModule, inputs: Sequence[Any], outer: fx.Nod
 
 
 def _fall_back(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any], why: str) -> Any:
-    """Carry the ATen call through the IR as it is, and say so."""
+    """Keep the ATen call as an opaque op of the IR, and log it."""
     name = target_name(node.target)
     made = _carry(node, args, kwargs)
     walk.report.fallbacks.append(Reason(name, why, source_of(node)))
-    logger.info("%s is carried through as it is: %s%s", name, why, _at(node))
+    logger.info("%s runs as an opaque torch op: %s%s", name, why, _at(node))
     return made
 
 
 def _carry(node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """An op of the IR that stands for the ATen call."""
+    """Create the opaque op for an ATen call."""
     meta = node.meta.get("val")
     expected = list(flat(meta))
     target = structured(node.target, node.args, node.kwargs)
@@ -399,15 +403,15 @@ def _carry(node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _output(walk: Walk, node: fx.Node, layouts: Sequence[Layout | None], env: Mapping[fx.Node, Any]) -> None:
-    """NetOutput of the distinct tensors, and what every FX output is."""
+    """Add the NetOutput of the distinct tensors, and record the kind of every FX output."""
     returned = node.args[0]
     listed: Sequence[Any] = returned if isinstance(returned, list | tuple) else [returned]
     results = [_result(walk, item, layout, env) for item, layout in zip(listed, layouts, strict=True)]
     if walk.is_part and any(isinstance(result, ConstantResult) for result in results):
-        raise NotImplementedError("a sub-graph returns something that is no tensor")
+        raise NotImplementedError("a sub-graph returns a value that is not a tensor")
     walk.graph.results = results
     owned = dict.fromkeys(result.tensor for result in results if isinstance(result, TensorResult))
-    # Who calls a sub-graph counts on all of its results, in order.
+    # The caller of a sub-graph relies on all of its results, in order.
     returned = walk.graph.returned if walk.is_part else list(owned)
     keep = [op for op in walk.graph.ops if op.type == "Assign"]
     walk.graph.origin = None
@@ -434,7 +438,7 @@ def _result(walk: Walk, item: Any, layout: Layout | None, env: Mapping[fx.Node, 
 
 
 def _argument(walk: Walk, argument: Any, env: Mapping[fx.Node, Any], read_views: bool = True) -> Any:
-    """An FX argument as converters see it. Symbols stay marked until a converter really gets them."""
+    """Return an FX argument as converters see it. Symbols stay marked until a converter receives them."""
     if isinstance(argument, fx.Node):
         value = env[argument]
         if isinstance(value, Tensor) and is_symbol(argument.meta.get("val")):
@@ -452,14 +456,16 @@ def _tensors(walk: Walk, argument: Any, env: Mapping[fx.Node, Any]) -> list[Tens
 
 
 def _raw(argument: Any, env: Mapping[fx.Node, Any]) -> Any:
-    """An FX argument with rank-0 tensors for symbols; lists stay lists."""
+    """Return an FX argument with rank-0 tensors for symbols; lists stay lists."""
     if isinstance(argument, list | tuple):
         return [_raw(item, env) for item in argument]
     return env[argument] if isinstance(argument, fx.Node) else argument
 
 
 def _plain(argument: Any) -> Any:
-    """What a converter gets: symbols as rank-0 tensors, lists with symbols packed into one INT64 vector."""
+    """Return a converter's argument: symbols as rank-0 tensors, lists with symbols packed into one INT64
+    vector.
+    """
     if isinstance(argument, Symbol):
         return argument.tensor
     if isinstance(argument, dict):
@@ -473,7 +479,7 @@ def _plain(argument: Any) -> Any:
 
 
 def _read(walk: Walk, value: Any) -> Any:
-    """Views become tensors when somebody reads them."""
+    """Turn views into tensors when they are read."""
     if isinstance(value, views.View):
         return views.materialise(value, walk.views)
     if isinstance(value, list | tuple):
@@ -482,7 +488,7 @@ def _read(walk: Walk, value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """A symbol that is really a constant, as that constant."""
+    """Return a symbol with a constant value as that constant."""
     if not is_symbol(value):
         return value
     expr = value.node.expr
@@ -492,7 +498,7 @@ def _number(value: Any) -> Any:
 
 
 def _is_empty(meta: Any) -> bool:
-    """Every result is a tensor with a dimension that is 0, and no symbols."""
+    """Return whether every result is a tensor with a dimension of size 0, and no symbols."""
     listed = list(flat(meta))
     return bool(listed) and all(
         isinstance(value, torch.Tensor)

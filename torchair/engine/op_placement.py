@@ -1,4 +1,4 @@
-"""Where lowered nodes run: the scopes that the ops of the IR stood in, and what they wait for."""
+"""Record where lowered nodes run: the scopes of their IR ops, and their control dependencies."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from torchair.ops.streams import scope_analysis
 
 
 class Placed:
-    """Notes on the nodes of each op, while a graph is lowered: the attributes of its scopes that act when it
-    runs (`places.SCOPE`), and the nodes it waits for beside those it reads (`places.AFTER`).
+    """Annotate the nodes of each op while a graph is lowered.
+
+    The notes are the attributes of its scopes that act at run time (`places.SCOPE`), and the nodes that it
+    depends on besides its inputs (`places.AFTER`).
     """
 
     def __init__(self, graph: Graph, lowered: fx.Graph) -> None:
@@ -23,8 +25,9 @@ class Placed:
         self._due: dict[Tensor, list[fx.Node]] = {}
 
     def add(self, op: Op) -> None:
-        """All nodes since the last op are of this one. Where there are none, as of an Identity, who reads
-        its result waits for what it would have waited for.
+        """Assign all nodes since the last op to this one.
+
+        If it has none, as for an Identity, the readers of its result inherit its dependencies.
         """
         if not self.is_needed:
             return

@@ -62,10 +62,10 @@ define("add(Tensor x, Tensor y) -> Tensor", lambda x, y: x * y, lambda x, y: x +
 BAD = {
     "scalar(Tensor x, Scalar k) -> Tensor": "Scalar",
     "nowhere(Tensor x) -> Tensor": "no IR op 'Nowhere' is registered",
-    "auto_mul.one(Tensor x) -> Tensor": "1 tensors, and the IR op 2 inputs",
+    "auto_mul.one(Tensor x) -> Tensor": "1 tensors, but the IR op has 2 inputs",
     "auto_mul.many(Tensor x, Tensor y, float a, int b, int c) -> Tensor": "3 other parameters",
-    "auto_mul.two(Tensor x, Tensor y) -> (Tensor, Tensor)": "returns 2 and writes 0, and the IR op has 1",
-    "auto_mul.writes(Tensor(a!) x, Tensor y) -> ()": "writes 1 of its arguments, and the IR op 0",
+    "auto_mul.two(Tensor x, Tensor y) -> (Tensor, Tensor)": "returns 2 and writes 0, but the IR op has 1",
+    "auto_mul.writes(Tensor(a!) x, Tensor y) -> ()": "writes 1 of its arguments, but the IR op writes 0",
     "auto_list(Tensor x, float k) -> Tensor": "returns a list",
 }
 for schema in BAD:

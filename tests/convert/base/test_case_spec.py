@@ -72,7 +72,7 @@ def test_real_tensors_are_refused(declare) -> None:
 
 
 def test_every_element_is_a_support() -> None:
-    with pytest.raises(AssertionError, match="a declared case is a Support"):
+    with pytest.raises(AssertionError, match="every declared case must be a Support"):
         declare_supported([Support(F32(2)), F32(2)])  # type: ignore[list-item]
 
 

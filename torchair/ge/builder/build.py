@@ -513,10 +513,13 @@ def _custom_by_prototype(proto: Prototype, args: Sequence[Any], node_name: str |
 
 def _check_custom_input(proto: Prototype, param: Param, value: Any) -> None:
     wants = {"required": (Tensor,), "optional": (Tensor, type(None)), "dynamic": (list, tuple)}
+    forms = {"required": "a tensor", "optional": "a tensor or None", "dynamic": "a list of tensors"}
     items = value if isinstance(value, list | tuple) else ()
     if not isinstance(value, wants[param.kind]) or not all(isinstance(item, Tensor) for item in items):
         raise BadInput(
-            f"{proto.name}: input {param.name!r} must be {param.kind}", got=repr(value), near=str(proto)
+            f"{proto.name}: input {param.name!r} must be {forms[param.kind]}",
+            got=repr(value),
+            near=str(proto),
         )
 
 

@@ -285,7 +285,7 @@ def _attributes(op: Op, rules: _Rules) -> None:
             )
         if kind is not None and type(value) not in (kind, Raw):
             raise _wrong(
-                f"{op.name}: attribute {name!r} has the wrong kind {kind.__name__}",
+                f"{op.name}: attribute {name!r} must be of type {kind.__name__}",
                 op,
                 got=repr(value),
                 near=str(rules.proto),
