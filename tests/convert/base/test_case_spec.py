@@ -77,7 +77,7 @@ def test_every_element_is_a_support() -> None:
 
 
 def test_it_stands_above_the_register_decorator() -> None:
-    with pytest.raises(AssertionError, match="stands above register_fx_node_ge_converter"):
+    with pytest.raises(AssertionError, match="must be applied above register_fx_node_ge_converter"):
         declare_supported([Support(F32(2))])(lambda x: x)  # type: ignore[arg-type]
 
 
