@@ -14,7 +14,7 @@ from torchair.core.errors import UnsupportedOp
 from torchair.core.kernel_params import ParamKind
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.engine.kernels.printing import run_text
-from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel, takes_of
+from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel, param_kinds_of
 from torchair.fxgraph.layout import layout_of, materialize_layout
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.attr import Tensor as TensorAttr
@@ -39,7 +39,7 @@ def evaluate(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> li
         return [constant(op, device)]
     if op.type == "TorchOp":
         target, args, kwargs = torch_call(
-            op, [_as_promised(tensor, values[tensor]) for tensor in op.inputs], device
+            op, [_with_fx_strides(tensor, values[tensor]) for tensor in op.inputs], device
         )
         return flat_values(target(*args, **kwargs))
     if CALL in op.attrs:
@@ -57,7 +57,7 @@ def evaluate(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> li
 
 def _run_by_torch(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> list[Value]:
     """Evaluate an op without a kernel by the call of its FX node."""
-    given = [_as_promised(tensor, values[tensor]) for tensor in inputs_of(op)]
+    given = [_with_fx_strides(tensor, values[tensor]) for tensor in inputs_of(op)]
     call = call_of(op, given, device)
     if call is None:
         return spread(op, given)
@@ -133,7 +133,7 @@ def listed_constants(op: Op) -> dict[Tensor, Host]:
     Examples are pads of the shape [rank, 2] and a mode of one byte. The results of the op are then known at
     compile time.
     """
-    takes = takes_of(op.type)
+    takes = param_kinds_of(op.type)
     if not any(how in _NUMBERS for how in takes):
         return {}
     listed: dict[Tensor, Host] = {}
@@ -164,7 +164,7 @@ def flat_values(result: Any) -> list[Value]:
     return [Host(result, host_dtype(result))]
 
 
-def _as_promised(tensor: Tensor, value: Value) -> Value:
+def _with_fx_strides(tensor: Tensor, value: Value) -> Value:
     """Give an argument of an ATen call the strides that FX expects.
 
     The call may depend on strides (`as_strided`, custom kernels). An argument of the graph has the strides of
@@ -218,13 +218,13 @@ def _operands(passed: list[Any], takes: Sequence[ParamKind], device: torch.devic
     Type promotion gives the same result in that case.
     """
     tensors = [value for value in passed if isinstance(value, torch.Tensor)]
-    beside = {tensor.dtype for tensor in tensors}
+    others = {tensor.dtype for tensor in tensors}
     where = tensors[0].device if tensors else device
 
     def as_number(value: Any) -> Any:
         if not isinstance(value, Host):
             return value
-        return value.value if not value.ndim and beside == {value.dtype} else value.to_tensor(where)
+        return value.value if not value.ndim and others == {value.dtype} else value.to_tensor(where)
 
     pairs = zip(passed, takes, strict=True)
     return [as_number(value) if how is ParamKind.OPERAND else value for value, how in pairs]

@@ -89,12 +89,12 @@ def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> 
         if slot.tensor in read
     )
     # An ATen call gets the strides of FX, whatever the strides of the tensor here.
-    promised = tuple(spec_key(tensor.meta, strides) for tensor in read) if runs_torch(op) else ()
+    expected = tuple(spec_key(tensor.meta, strides) for tensor in read) if runs_torch(op) else ()
     where = op.outputs[0].meta.device if op.outputs and isinstance(op.outputs[0].meta, torch.Tensor) else None
     # The same tensor twice is one input of a trace: x * x is not an instance of x * y.
     order = list(dict.fromkeys(read))
     repeats = tuple(order.index(tensor) for tensor in read)
-    return op.type, attrs, inputs, repeats, promised, where, len(op.outputs)
+    return op.type, attrs, inputs, repeats, expected, where, len(op.outputs)
 
 
 def spec_key(value: Any, strides: bool = False) -> Hashable:

@@ -11,7 +11,7 @@ import torch
 
 from torchair.engine.evaluate import Value, evaluate, flat_values
 from torchair.engine.execution_order import writes_argument, writes_last
-from torchair.engine.kernels.control import run_control, takes_number
+from torchair.engine.kernels.control import is_number_input, run_control
 from torchair.engine.registry import as_host
 from torchair.fxgraph.layout import Layout, materialize_layout, memory_of
 from torchair.fxgraph.symbols import Binding, Reader, Unreadable
@@ -83,18 +83,18 @@ class _Run:
         if self.before is not None:
             self.before(op, [self._values[tensor] for tensor in inputs_of(op)])
         if writes_argument(op):
-            _keep_apart(op, self._values)
-        made = self._made(op)
-        self._values.update(zip(op.outputs, made, strict=True))
+            _copy_before_write(op, self._values)
+        output = self._made(op)
+        self._values.update(zip(op.outputs, output, strict=True))
         if op.type == "Const":
-            self._owned.update(memory for value in made if (memory := memory_of(value)) is not None)
+            self._owned.update(memory for value in output if (memory := memory_of(value)) is not None)
         self._kept.update(
             (tensor, value.clone())
-            for tensor, value in zip(op.outputs, made, strict=True)
+            for tensor, value in zip(op.outputs, output, strict=True)
             if tensor in self._returned and self._shares(value)
         )
         if self.observe is not None:
-            self.observe(op, made)
+            self.observe(op, output)
 
     def _made(self, op: Op) -> list[Value]:
         if op.type in INPUT_TYPES:
@@ -103,7 +103,7 @@ class _Run:
             return evaluate(op, self._values, self.device)
         called = [self.parts[name] for name in op.subgraphs]
         given = [
-            _argument(self._values[tensor], takes_number(op, number, called[0]), self.device)
+            _argument(self._values[tensor], is_number_input(op, number, called[0]), self.device)
             for number, tensor in enumerate(op.inputs)
         ]
         return flat_values(run_control(op, given, called, self._run_part))
@@ -119,11 +119,11 @@ class _Run:
         graph, args = self.graph, self.args
         reader = binding_of(graph).reader(args)
         values = self._values | self._kept
-        made = [read(result, values, args, self.device, reader) for result in graph.results]
-        return _laid_out(graph.results, made, reader)
+        outputs = [read(result, values, args, self.device, reader) for result in graph.results]
+        return _laid_out(graph.results, outputs, reader)
 
 
-def _keep_apart(op: Op, values: dict[Tensor, Value]) -> None:
+def _copy_before_write(op: Op, values: dict[Tensor, Value]) -> None:
     """Copy values that later writes still read before an argument is written."""
     target = values[op.inputs[0]]
     if not isinstance(target, torch.Tensor):

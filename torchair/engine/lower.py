@@ -30,10 +30,10 @@ from torchair.core.torch_private.fake.fake_tensors import (
 from torchair.engine.evaluate import Value, constant, evaluate, flat_values
 from torchair.engine.execution_order import writes_last
 from torchair.engine.infer import makes_symbols, op_key
-from torchair.engine.kernels.control import control_node, shaped_for_torch, takes_number
-from torchair.engine.op_placement import Placed
+from torchair.engine.kernels.control import control_node, is_number_input, shaped_for_torch
+from torchair.engine.op_placement import OpPlacement
 from torchair.engine.registry import as_host, is_pure_writer
-from torchair.engine.trace_cache import SHARED, separate, separate_all, take_over
+from torchair.engine.trace_cache import SHARED, reuse_values, separate_all, unshare
 from torchair.fxgraph.external_constants import HELD
 from torchair.fxgraph.layout import Layout, layout_of, lies, materialize_layout, memory_of
 from torchair.fxgraph.size_nodes import expression_nodes
@@ -130,7 +130,7 @@ def lower(
     # Numbers first: a symbol that is an argument itself need not be read from a tensor.
     for node in sorted(state.placeholders, key=lambda node: isinstance(node.meta["val"], torch.Tensor)):
         _bind_symbols(state, node)
-    needless, placed, without = _needless_moves(graph), Placed(graph, state.graph), skipped(graph)
+    needless, placed, without = _needless_moves(graph), OpPlacement(graph, state.graph), skipped(graph)
     with torch.no_grad():
         for op in writes_last(graph):
             if op in without:
@@ -143,7 +143,7 @@ def lower(
         arguments = [node.meta["val"] for node in state.placeholders]
         returned = [state.values[tensor] for tensor in graph.returned]
         nodes = [node for node in returned if isinstance(node, fx.Node)]
-        separate(state.graph, nodes, state.shared, fake_mode)
+        unshare(state.graph, nodes, state.shared, fake_mode)
         # A constant belongs to the graph: a caller that receives one could write to it.
         constants = [node.meta.get("val") for node in state.graph.find_nodes(op="get_attr")]
         state.owners = {memory_of(value): None for value in (*arguments, *constants)}
@@ -219,7 +219,7 @@ def _lower_control(state: Lowering, op: Op) -> None:
     """Lower If and While to torch's own control flow, with lowered sub-graphs."""
     parts = [state.parts[name] for name in op.subgraphs]
     inputs = [
-        _fx_argument(state, tensor, takes_number(op, number, parts[0]))
+        _fx_argument(state, tensor, is_number_input(op, number, parts[0]))
         for number, tensor in enumerate(op.inputs)
     ]
     fakes = [item.meta["val"] if isinstance(item, fx.Node) else item for item in inputs]
@@ -332,7 +332,7 @@ def _copy(state: Lowering, node: fx.Node, mapped: Mapping[fx.Node, Any], op: Op,
     if op.origin is not None:
         made.meta["stack_trace"] = op.origin.trace
     if not first_time:
-        state.shared |= take_over(node, made, mapped, state.fake_mode)
+        state.shared |= reuse_values(node, made, mapped, state.fake_mode)
     _bind_symbols(state, made)
     return made
 
@@ -435,8 +435,8 @@ def _own(state: Lowering, node: fx.Node, layout: Layout | None) -> fx.Node:
 
     Identity ops and no-op reductions are views here. The copy is made directly: the argument may change.
     """
-    promised = id(node) if layout is None else layout.storage
-    if state.owners.setdefault(memory_of(node.meta["val"]), promised) == promised:
+    expected = id(node) if layout is None else layout.storage
+    if state.owners.setdefault(memory_of(node.meta["val"]), expected) == expected:
         return node
     after = state.placeholders[-1] if node.op == "placeholder" else node
     value = node.meta["val"]

@@ -10,7 +10,7 @@ from torchair.ge.graph import Graph, Op, Tensor
 from torchair.ops.streams import scope_analysis
 
 
-class Placed:
+class OpPlacement:
     """Annotate the nodes of each op while a graph is lowered.
 
     The notes are the attributes of its scopes that act at run time (`places.SCOPE`), and the nodes that it
@@ -31,15 +31,15 @@ class Placed:
         """
         if not self.is_needed:
             return
-        made = list(takewhile(lambda node: node is not self._end, reversed(self._lowered.nodes)))
-        self._end = made[0] if made else self._end
+        results = list(takewhile(lambda node: node is not self._end, reversed(self._lowered.nodes)))
+        self._end = results[0] if results else self._end
         after = [node for waited in op.after for node in self._done.get(waited, ())]
         after += [node for tensor in op.inputs for node in self._due.get(tensor, ())]
         scope = {key: str(op.attrs[key].value) for key in sorted(scope_analysis.ACTING & op.attrs.keys())}
-        for node in made:
+        for node in results:
             node.meta |= {scope_analysis.SCOPE: scope} if scope else {}
             node.meta |= {scope_analysis.AFTER: after} if after else {}
         sources = [node for tensor in op.inputs for node in self._done.get(tensor.op, ())]
-        self._done[op] = made or [*sources, *after]
-        if not made:
+        self._done[op] = results or [*sources, *after]
+        if not results:
             self._due |= {tensor: after for tensor in op.outputs if after}

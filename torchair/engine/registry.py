@@ -150,7 +150,7 @@ def describe(op: str, fn: Fn, on: str | None, signature: inspect.Signature | Non
     if unknown := set(named) - set(proto.attr_by_name) - _GIVEN:
         raise _bad(fn, f"has parameters that are not attributes of {op}: {sorted(unknown)}", near=str(proto))
     hints = _annotations(fn)
-    takes = tuple(_takes(fn, p.name, hints.get(p.name, torch.Tensor)) for p in positional)
+    takes = tuple(_param_kind(fn, p.name, hints.get(p.name, torch.Tensor)) for p in positional)
     attrs = tuple(name for name in named if name not in _GIVEN)
     return Kernel(op, fn, on, None, takes, attrs, "device" in named, "types" in named)
 
@@ -162,7 +162,7 @@ def _annotations(fn: Fn) -> dict[str, Any]:
         raise _bad(fn, f"has an invalid annotation: {error}") from error
 
 
-def _takes(fn: Fn, name: str, hint: Any) -> ParamKind:
+def _param_kind(fn: Fn, name: str, hint: Any) -> ParamKind:
     """Return the parameter kind of an annotation; an optional input is passed in the same form, or as
     None.
     """
@@ -253,7 +253,7 @@ def find_kernel(op: Op, device: str, inputs: Sequence[Any], attrs: Mapping[str, 
     )
 
 
-def takes_of(op_type: str) -> tuple[ParamKind, ...]:
+def param_kinds_of(op_type: str) -> tuple[ParamKind, ...]:
     """Return how the kernel for every device takes each input of the op; empty if there is none."""
     row = _kernels.get((op_type, None))
     return () if row is None else row.takes

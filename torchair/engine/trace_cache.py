@@ -37,7 +37,9 @@ def memories(node: fx.Node) -> set[int]:
     return {memory for memory in found if memory is not None}
 
 
-def take_over(node: fx.Node, made: fx.Node, mapped: Mapping[fx.Node, Any], mode: FakeTensorMode) -> set[int]:
+def reuse_values(
+    node: fx.Node, made: fx.Node, mapped: Mapping[fx.Node, Any], mode: FakeTensorMode
+) -> set[int]:
     """Give `made`, a copy of the traced `node`, its value: the traced one unless it views another memory.
 
     Return the memory that now seems shared: that of the node itself, not that of its bases.
@@ -49,14 +51,14 @@ def take_over(node: fx.Node, made: fx.Node, mapped: Mapping[fx.Node, Any], mode:
     if any(memories(mapped[base]) != memories(base) for base in bases):
         made.meta["val"] = run_on_fakes(made, mode)
         return set()
-    made.meta["val"] = _taken_over(node.meta.get("val"))  # calls that return nothing have no value
+    made.meta["val"] = _reused(node.meta.get("val"))  # calls that return nothing have no value
     return memories(node).difference(*(memories(base) for base in bases))
 
 
-def _taken_over(value: Any) -> Any:
+def _reused(value: Any) -> Any:
     """Return the same value as a new object: tracers identify tensors by object."""
     if isinstance(value, list | tuple):
-        return type(value)(_taken_over(item) for item in value)
+        return type(value)(_reused(item) for item in value)
     return snapshot_fake(value) if isinstance(value, torch.Tensor) else value
 
 
@@ -76,10 +78,10 @@ def separate_all(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> None:
     shared = gm.meta.pop(SHARED, None)
     if shared:
         calls = [node for node in gm.graph.nodes if node.op == "call_function"]
-        separate(gm.graph, calls, shared, fake_mode)
+        unshare(gm.graph, calls, shared, fake_mode)
 
 
-def separate(
+def unshare(
     graph: fx.Graph, returned: Iterable[fx.Node], shared: set[int], fake_mode: FakeTensorMode
 ) -> None:
     """Give returned or written nodes their own values if they were taken over; their views follow.

@@ -329,7 +329,7 @@ class Graph:
         dead = set(ops)
         self.ops = [op for op in self.ops if op not in dead]
         self.by_name = {op.name: op for op in self.ops}
-        self.constants = {key: made for key, made in self.constants.items() if made.op not in dead}
+        self.constants = {key: output for key, output in self.constants.items() if output.op not in dead}
         for op in self.ops:
             op.after = [before for before in op.after if before not in dead]
 
@@ -351,27 +351,27 @@ def transposed(tensor: Tensor) -> Tensor | None:
 
 def copy_graph(graph: Graph) -> Graph:
     """Copy the graph into new ops and tensors; attributes, metas and sub-graphs are shared."""
-    made = Graph(graph.name)
+    copy = Graph(graph.name)
     tensors: dict[Tensor, Tensor] = {}
     for op in graph.ops:
-        twin = made.by_name[op.name] = Op(op.name, op.type)
-        twin.attrs, twin.objects, twin.subgraphs = dict(op.attrs), dict(op.objects), list(op.subgraphs)
-        twin.origin, twin.rest = op.origin, op.rest
+        new = copy.by_name[op.name] = Op(op.name, op.type)
+        new.attrs, new.objects, new.subgraphs = dict(op.attrs), dict(op.objects), list(op.subgraphs)
+        new.origin, new.rest = op.origin, op.rest
         for tensor in op.outputs:
-            tensors[tensor] = Tensor(twin, tensor.index, tensor.desc.name)
+            tensors[tensor] = Tensor(new, tensor.index, tensor.desc.name)
             tensors[tensor].desc, tensors[tensor].meta = tensor.desc, tensor.meta
-            twin.outputs.append(tensors[tensor])
-        made.ops.append(twin)
-    for op, twin in zip(graph.ops, made.ops, strict=True):
-        twin.slots = [Slot(slot.desc, slot.tensor and tensors[slot.tensor]) for slot in op.slots]
-        twin.after = [made.by_name[before.name] for before in op.after]
-    made.attrs, made.feeds, made.subgraphs = dict(graph.attrs), dict(graph.feeds), graph.subgraphs
-    made.results = [
+            new.outputs.append(tensors[tensor])
+        copy.ops.append(new)
+    for op, new in zip(graph.ops, copy.ops, strict=True):
+        new.slots = [Slot(slot.desc, slot.tensor and tensors[slot.tensor]) for slot in op.slots]
+        new.after = [copy.by_name[before.name] for before in op.after]
+    copy.attrs, copy.feeds, copy.subgraphs = dict(graph.attrs), dict(graph.feeds), graph.subgraphs
+    copy.results = [
         result if isinstance(result, ConstantResult) else replace(result, tensor=tensors[result.tensor])
         for result in graph.results
     ]
-    made.rest, made.model_rest, made.binding = graph.rest, graph.model_rest, graph.binding
-    return made
+    copy.rest, copy.model_rest, copy.binding = graph.rest, graph.model_rest, graph.binding
+    return copy
 
 
 @dataclass(frozen=True)

@@ -68,9 +68,9 @@ def reg_op_text(proto: Prototype) -> str:
 
 def _wrapped(begin: str, types: str) -> str:
     """Return a clause whose list of data types may need several lines."""
-    behind = " " * (len(begin.partition("(")[0]) + 1)
+    indent = " " * (len(begin.partition("(")[0]) + 1)
     found = textwrap.wrap(
-        f"{begin}{types})", WIDTH, subsequent_indent=behind, break_long_words=False, break_on_hyphens=False
+        f"{begin}{types})", WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
     return "\n    ".join(found)
 
@@ -179,11 +179,11 @@ def _parameters(proto: Prototype) -> tuple[dict[str, str], dict[str, str], dict[
     taken = {"dependencies", "node_name", "ge"}
 
     def named(names: Sequence[str], begin: str = "") -> dict[str, str]:
-        made: dict[str, str] = {}
+        results: dict[str, str] = {}
         for name in names:
-            made[name] = _free(begin + name, taken)
-            taken.add(made[name])
-        return made
+            results[name] = _free(begin + name, taken)
+            taken.add(results[name])
+        return results
 
     lists = [param.name for param in proto.outputs if param.kind == "dynamic"]
     inputs, attrs = named(proto.input_names), named([row.name for row in proto.attrs])

@@ -206,13 +206,13 @@ def _combined(left: int | float, operator: str, right: int | float, word: Word) 
     if operator == "/" and right == 0:
         raise wrong("division by zero in a default", word.at, [word], "a divisor other than zero")
     if operator == "*":
-        made = left * right
+        result = left * right
     elif isinstance(left, int) and isinstance(right, int):
-        made = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+        result = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
     else:
-        made = left / right
-    if made in _INT64 if isinstance(made, int) else math.isfinite(made):
-        return made
+        result = left / right
+    if result in _INT64 if isinstance(result, int) else math.isfinite(result):
+        return result
     raise wrong("a number is too large", word.at, [word], "a number that fits into 64 bits")
 
 

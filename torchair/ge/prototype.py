@@ -248,7 +248,7 @@ def _params(text: str) -> tuple[Param, ...]:
 
 def _attributes(text: str) -> tuple[AttrParam, ...]:
     """Parse attributes; a comma may be part of a default, so a new attribute begins at `, name: `."""
-    made: list[AttrParam] = []
+    results: list[AttrParam] = []
     for part in re.split(r",\s*(?=\w+: )", text.strip()) if text.strip() else ():
         parsed = _ATTRIBUTE.fullmatch(part.strip())
         if parsed is None:
@@ -263,8 +263,8 @@ def _attributes(text: str) -> tuple[AttrParam, ...]:
             near = "1, 1.0, True, 'text', [1, 2] or None"
             why = f"the default of {name} is not a valid Python value"
             raise BadGraph(why, got=str(default), near=near) from error
-        made.append(AttrParam(name, kind, default is None, value))
-    return tuple(made)
+        results.append(AttrParam(name, kind, default is None, value))
+    return tuple(results)
 
 
 def prototype(name: str) -> Prototype:

@@ -21,7 +21,7 @@ def needs(op: Op) -> Iterator[Op]:
     yield from op.after
 
 
-def out_of_place(graph: Graph) -> tuple[Op, Op] | None:
+def first_misplaced(graph: Graph) -> tuple[Op, Op] | None:
     """Return the first op that comes before something it needs, and that; None when all are in order."""
     seen: set[Op] = set()
     for op in graph.ops:
@@ -34,7 +34,7 @@ def out_of_place(graph: Graph) -> tuple[Op, Op] | None:
 
 def sort_ops(graph: Graph) -> bool:
     """Sort the ops into an executable order, keeping the current one if it is; return whether any moved."""
-    if out_of_place(graph) is None:
+    if first_misplaced(graph) is None:
         return False
     placed: Placed = {}
     for root in graph.ops:
@@ -65,7 +65,7 @@ def _place(root: Op, placed: Placed) -> None:
             open_ops.add(following)
 
 
-def _as_they_get_ready(ops: Sequence[Op], placed: Placed, *, last_first: bool) -> None:
+def _as_ready(ops: Sequence[Op], placed: Placed, *, last_first: bool) -> None:
     """Place ops as they become ready.
 
     BFS: the op that could run first comes first. DFS: the op that the previous one made ready comes first.
@@ -86,7 +86,7 @@ def _as_they_get_ready(ops: Sequence[Op], placed: Placed, *, last_first: bool) -
         ready.extend([reader for reader in readers[op] if not waits_for[reader]][::step])
 
 
-def _before_who_reads(ops: Sequence[Op], placed: Placed) -> None:
+def _before_readers(ops: Sequence[Op], placed: Placed) -> None:
     """RDFS: place ops from the ends backwards, so that each op comes shortly before its first reader."""
     read = {before for op in ops for before in needs(op)}
     for end in ops:
@@ -96,15 +96,15 @@ def _before_who_reads(ops: Sequence[Op], placed: Placed) -> None:
 
 def _as_converted(ops: Sequence[Op], placed: Placed) -> None:
     """StableRDFS: ops of the model keep their order; ops that passes created go before their readers."""
-    made = [op for op in ops if op.origin is None and op.type != OUTPUT_TYPE]
-    for op in (*(op for op in ops if op not in set(made)), *made):
+    results = [op for op in ops if op.origin is None and op.type != OUTPUT_TYPE]
+    for op in (*(op for op in ops if op not in set(results)), *results):
         _place(op, placed)
 
 
 STRATEGIES: dict[str, Callable[[Sequence[Op], Placed], None]] = {
-    "BFS": partial(_as_they_get_ready, last_first=False),
-    "DFS": partial(_as_they_get_ready, last_first=True),
-    "RDFS": _before_who_reads,
+    "BFS": partial(_as_ready, last_first=False),
+    "DFS": partial(_as_ready, last_first=True),
+    "RDFS": _before_readers,
     "StableRDFS": _as_converted,
 }
 """How ops are placed whose dependencies are among them or already placed."""

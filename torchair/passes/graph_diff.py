@@ -10,26 +10,26 @@ from torch import fx
 from torchair.core.text_table import text_lines
 from torchair.ge.graph import Graph
 
-Census = dict[str, "Member"]
+GraphSummary = dict[str, "NodeSummary"]
 
 
-class Member(NamedTuple):
+class NodeSummary(NamedTuple):
     """Describe a node or op: its kind (`placeholder`, `call_function`, …; for the IR `op`) and its target."""
 
     kind: str
     target: str
 
 
-def census(graph: Any) -> Census:
+def graph_summary(graph: Any) -> GraphSummary:
     """Return all nodes of an FX graph or ops of a GE graph, by name."""
     if isinstance(graph, fx.GraphModule):
-        return {node.name: Member(node.op, str(node.target)) for node in graph.graph.nodes}
+        return {node.name: NodeSummary(node.op, str(node.target)) for node in graph.graph.nodes}
     if isinstance(graph, Graph):
-        return {op.name: Member("op", op.type) for op in graph.ops}
+        return {op.name: NodeSummary("op", op.type) for op in graph.ops}
     return {}
 
 
-def comparison(before: Census, after: Census) -> str:
+def comparison(before: GraphSummary, after: GraphSummary) -> str:
     """Return counts before and after, added and removed names, and the change per kind and target."""
     gone = [name for name, member in before.items() if after.get(name) != member]
     come = [name for name, member in after.items() if before.get(name) != member]
@@ -41,7 +41,7 @@ def comparison(before: Census, after: Census) -> str:
     return "\n".join(lines)
 
 
-def _called(members: Census) -> list[str]:
+def _called(members: GraphSummary) -> list[str]:
     """Return the targets of calls; an input's target is only its name."""
     return [member.target for member in members.values() if member.kind not in ("placeholder", "output")]
 

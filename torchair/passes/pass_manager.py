@@ -12,7 +12,7 @@ from torchair.configs.pass_switches import PassSwitches
 from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadPass, first_line, is_of_user
 from torchair.core.log import capture_logger, logger
-from torchair.passes.graph_diff import Census, Member, census, comparison
+from torchair.passes.graph_diff import GraphSummary, NodeSummary, comparison, graph_summary
 
 Pass = Callable[[Any, "PassContext"], int]
 Observer = Callable[[str, Any], None]
@@ -91,7 +91,7 @@ class PassContext:
     degradations: Diagnostics = field(default_factory=Diagnostics)
     # The graph in the pass log, and its content before the first pass.
     seen: Any = None
-    first: Census = field(default_factory=dict[str, Member])
+    first: GraphSummary = field(default_factory=dict[str, NodeSummary])
 
     def skip(self, node: object, reason: str) -> None:
         """Record that the current pass did not change `node`, and why."""
@@ -172,7 +172,7 @@ class PassLog:
         self._log = capture_logger if context.switches.get("captures", False) else logger
         self._is_on = self._log.isEnabledFor(logging.DEBUG)
         self._graph = graph
-        self._before = census(graph) if self._is_on else {}
+        self._before = graph_summary(graph) if self._is_on else {}
         if self._is_on and context.seen is not graph:
             context.seen, context.first = graph, self._before
         self._first = context.first
@@ -181,7 +181,7 @@ class PassLog:
         """Log the end of one pass."""
         if not self._is_on:
             return
-        before, self._before = self._before, census(self._graph)
+        before, self._before = self._before, graph_summary(self._graph)
         text = comparison(before, self._before)
         self._log.debug("pass %s: %d changes in %.1f ms, %s", title, changed, seconds * 1e3, text)
 

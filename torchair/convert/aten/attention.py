@@ -58,16 +58,16 @@ def scores(query, key, attn_mask, is_causal, scale):
     if scale is None:
         scale = ge.Div(like(1.0, query), ge.Sqrt(cast(dim, query.dtype)))
     scale = like(scale, query)
-    made = ge.Mul(ge.BatchMatMul(query, key, adj_x2=True), scale)
+    result = ge.Mul(ge.BatchMatMul(query, key, adj_x2=True), scale)
     hidden = like(-torch.inf, query)
     if is_causal:
         rows, columns = along(counted(size_of(query, 2)), 0, 2), along(counted(size_of(key, 2)), 1, 2)
-        made = ge.SelectV2(ge.LessEqual(columns, rows), made, hidden)
+        result = ge.SelectV2(ge.LessEqual(columns, rows), result, hidden)
     if attn_mask is None:
-        return made, scale
+        return result, scale
     if attn_mask.dtype == ge.DataType.DT_BOOL:
-        return ge.SelectV2(attn_mask, made, hidden), scale
-    return ge.Add(made, cast(attn_mask, made.dtype)), scale
+        return ge.SelectV2(attn_mask, result, hidden), scale
+    return ge.Add(result, cast(attn_mask, result.dtype)), scale
 
 
 def wide(x):
@@ -77,26 +77,26 @@ def wide(x):
 
 def written_out(query, key, value, attn_mask, is_causal, scale):
     """Return (result, log-sum-exp) in plain IR ops, for calls that GE's attention ops do not support."""
-    made, _ = scores(query, key, attn_mask, is_causal, scale)
-    lse = ge.ReduceLogSumExp(made, [3], keep_dims=True)
+    result, _ = scores(query, key, attn_mask, is_causal, scale)
+    lse = ge.ReduceLogSumExp(result, [3], keep_dims=True)
     is_hidden = ge.Equal(lse, like(-torch.inf, lse))
-    shares = ge.SelectV2(is_hidden, like(0.0, made), ge.SoftmaxV2(made, axes=[3]))
+    shares = ge.SelectV2(is_hidden, like(0.0, result), ge.SoftmaxV2(result, axes=[3]))
     out = cast(ge.BatchMatMul(shares, cast(value, shares.dtype)), query.dtype)
     return out, ge.Squeeze(lse, axis=[3])
 
 
 def written_out_gradient(grad, query, key, value, out, lse, attn_mask, is_causal, scale):
     """Return the gradients of q, k and v in plain IR ops."""
-    made, scale = scores(query, key, attn_mask, is_causal, scale)
-    lse = ge.Unsqueeze(cast(lse, made.dtype), axes=[3])
+    result, scale = scores(query, key, attn_mask, is_causal, scale)
+    lse = ge.Unsqueeze(cast(lse, result.dtype), axes=[3])
     is_hidden = ge.Equal(lse, like(-torch.inf, lse))
-    shares = ge.SelectV2(is_hidden, like(0.0, made), ge.Exp(ge.Sub(made, lse)))
-    grad_wide, out_wide, value_wide = (cast(x, made.dtype) for x in (grad, out, value))
+    shares = ge.SelectV2(is_hidden, like(0.0, result), ge.Exp(ge.Sub(result, lse)))
+    grad_wide, out_wide, value_wide = (cast(x, result.dtype) for x in (grad, out, value))
     back = ge.BatchMatMul(grad_wide, value_wide, adj_x2=True)
     own = ge.ReduceSum(ge.Mul(grad_wide, out_wide), [3], keep_dims=True)
     inner = ge.Mul(ge.Mul(shares, ge.Sub(back, own)), scale)
-    dq = ge.BatchMatMul(inner, cast(key, made.dtype))
-    dk = ge.BatchMatMul(inner, cast(query, made.dtype), adj_x1=True)
+    dq = ge.BatchMatMul(inner, cast(key, result.dtype))
+    dk = ge.BatchMatMul(inner, cast(query, result.dtype), adj_x1=True)
     dv = ge.BatchMatMul(shares, grad_wide, adj_x1=True)
     return [cast(x, query.dtype) for x in (dq, dk, dv)]
 

@@ -48,9 +48,9 @@ def fake_quantize_channels(x, scale, zero_point, axis, quant_min, quant_max):
 
 def fake_quantize_if(x, scale, zero_point, enabled, quant_min, quant_max):
     """Quantize with scale, zero point and an enable flag that are data."""
-    made, inside = _quantised(x, scale, zero_point, quant_min, quant_max)
+    result, inside = _quantised(x, scale, zero_point, quant_min, quant_max)
     is_on = enabled.reshape(()) == 1
-    return torch.where(is_on, made, x), torch.where(is_on, inside, torch.ones_like(inside))
+    return torch.where(is_on, result, x), torch.where(is_on, inside, torch.ones_like(inside))
 
 
 # Masked softmax
@@ -68,8 +68,8 @@ def masked_softmax(x, mask, dim=None, mask_type=None):
 def masked_softmax_backward(grad, output, mask, dim=None):
     """Return the gradient of masked softmax."""
     dim = output.dim() - 1 if dim is None else dim
-    grad, kept = grad.masked_fill(mask, 0.0), output.masked_fill(mask, 0.0)
-    return (kept * (grad - (grad * kept).sum(dim, keepdim=True))).masked_fill(mask, 0.0)
+    grad, weights = grad.masked_fill(mask, 0.0), output.masked_fill(mask, 0.0)
+    return (weights * (grad - (grad * weights).sum(dim, keepdim=True))).masked_fill(mask, 0.0)
 
 
 # Sequences of different lengths
@@ -96,8 +96,8 @@ def padded_to_jagged(dense, offsets, total_L=None):
     column = at - starts.index_select(0, row)
     is_there = (column < length).reshape(-1, *(1,) * (dense.dim() - 2))
     flat = dense.reshape(-1, *dense.shape[2:])
-    made = flat.index_select(0, row * length + column.clamp(max=length - 1))
-    return torch.where(is_there, made, 0).to(dense.dtype)
+    result = flat.index_select(0, row * length + column.clamp(max=length - 1))
+    return torch.where(is_there, result, 0).to(dense.dtype)
 
 
 def _bounds(offsets):
@@ -177,8 +177,8 @@ def lstm_cell(input_gates, hidden_gates, cell, input_bias=None, hidden_bias=None
 
 def time_convolution(x, weight, bias, pad=0):
     """Convolve (time, batch, channels) with a kernel of (width, in, out)."""
-    made = torch.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
-    return made.permute(2, 0, 1)
+    result = torch.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
+    return result.permute(2, 0, 1)
 
 
 def weight_norm_backward(grad, v, g, norms, dim):
@@ -193,9 +193,9 @@ def smooth_l1_backward(grad, x, target, reduction, beta):
     """Return the gradient of x. torch's own formula uses a sign instead of comparing, and a NaN has
     sign 0.
     """
-    made = [part.float() if part.dtype in _HALVES else part for part in (grad, x - target)]
+    results = [part.float() if part.dtype in _HALVES else part for part in (grad, x - target)]
     norm = 1.0 / x.numel() if reduction == _MEAN else 1.0
-    grad, apart = made[0] * norm, made[1]
+    grad, apart = results[0] * norm, results[1]
     inside = torch.where(apart >= beta, grad, apart * grad / beta)
     return torch.where(apart <= -beta, -grad, inside).to(x.dtype)
 

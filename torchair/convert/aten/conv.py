@@ -59,14 +59,14 @@ class Window:
         """Return the size of a transposed convolution: (i - 1) * s - 2p + d * (k - 1) + output
         padding + 1.
         """
-        made = [size_of(x, 0), times(size_of(weight, 1), self.groups)]
+        results = [size_of(x, 0), times(size_of(weight, 1), self.groups)]
         for dim, step in enumerate(self.stride):
             spread = plus(
                 times(size_of(x, dim + 2), step), times(size_of(weight, dim + 2), self.dilation[dim])
             )
             shift = self.output_padding[dim] + 1 - step - self.dilation[dim] - 2 * self.padding[dim]
-            made.append(plus(spread, shift))
-        return pack(made)
+            results.append(plus(spread, shift))
+        return pack(results)
 
 
 def times(size, factor):
@@ -117,15 +117,15 @@ def convolution_backward(
     window = Window(input, weight, (stride, padding, dilation, output_padding), groups)
     grad, input, weight = (window.widen(x) for x in (grad_output, input, weight))
     wanted = [a and b for a, b in zip(used, output_mask, strict=True)]
-    made: list[Tensor | None] = [None, None, None]
+    results: list[Tensor | None] = [None, None, None]
     if wanted[0] and transposed:
-        made[0] = window.narrow(_FORWARD[window.spatial](grad, weight, None, **window.attrs))
+        results[0] = window.narrow(_FORWARD[window.spatial](grad, weight, None, **window.attrs))
     elif wanted[0]:
-        made[0] = window.narrow(_TO_INPUT[window.spatial](shape_of(input), weight, grad, **window.attrs))
+        results[0] = window.narrow(_TO_INPUT[window.spatial](shape_of(input), weight, grad, **window.attrs))
     if wanted[1]:
         data, out = (grad, input) if transposed else (input, grad)
-        made[1] = _TO_FILTER[window.spatial](data, shape_of(weight), out, **window.attrs)
-        made[1] = window.narrow(cast(made[1], weight.dtype))
+        results[1] = _TO_FILTER[window.spatial](data, shape_of(weight), out, **window.attrs)
+        results[1] = window.narrow(cast(results[1], weight.dtype))
     if wanted[2]:
-        made[2] = ge.ReduceSum(grad_output, [0, *range(2, grad_output.rank)])
-    return made
+        results[2] = ge.ReduceSum(grad_output, [0, *range(2, grad_output.rank)])
+    return results

@@ -58,11 +58,11 @@ def embedding_bag_forward_only(
     """Reduce bags without the results that only the gradient needs."""
     if include_last_offset and any(used[1:]):
         raise NotImplementedError("the sizes of bags include the last offset")
-    made = embedding_bag(
+    result = embedding_bag(
         weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
         padding_idx,
     )  # fmt: skip
-    return [part if wanted else None for part, wanted in zip(made, used, strict=True)]
+    return [part if wanted else None for part, wanted in zip(result, used, strict=True)]
 
 
 @converter(aten._embedding_bag_backward.default)
@@ -113,9 +113,9 @@ def _to_maxima(grad, maximum_indices, bag_size, num_weights):
 def per_sample_weights_backward(grad, weight, indices, offsets, offset2bag, mode, padding_idx=-1):
     """Return the gradient of the weight of every index: its row times the gradient of its bag."""
     rows = ge.Mul(ge.GatherV2(grad, offset2bag, [0]), ge.GatherV2(weight, indices, [0]))
-    made = ge.ReduceSum(rows, [1])
+    result = ge.ReduceSum(rows, [1])
     is_padding = ge.Equal(indices, like(padding_idx, indices))
-    return ge.SelectV2(is_padding, like(0, made), made)
+    return ge.SelectV2(is_padding, like(0, result), result)
 
 
 # ATen adds this to a norm before it divides by it.

@@ -71,8 +71,8 @@ def _lengths(x: Tensor, dims: Sequence[int]) -> list[Any]:
 def fft_c2c(self, dim, normalization, forward):
     """Transform complex to complex; `normalization` selects the divisor."""
     dims = dims_of(dim, self.rank)
-    made = 0.0 if forward else 1.0
-    return scaled(transform(self, dims, forward), _lengths(self, dims), made - _DIVISORS[normalization])
+    result = 0.0 if forward else 1.0
+    return scaled(transform(self, dims, forward), _lengths(self, dims), result - _DIVISORS[normalization])
 
 
 @converter(aten._fft_r2c.default, only=why_not_half)
@@ -93,10 +93,10 @@ def fft_r2c(self, dim, normalization, onesided):
 def _first_half(y: Tensor, dim: int) -> Tensor:
     size = size_of(y, dim)
     if isinstance(size, int):
-        kept: Any = size // 2 + 1
+        half: Any = size // 2 + 1
     else:
-        kept = ge.Add(ge.FloorDiv(size, cast(2, size.dtype)), cast(1, size.dtype))
-    return ge.StridedSliceV2(y, [0], pack([kept]), [dim], [1])
+        half = ge.Add(ge.FloorDiv(size, cast(2, size.dtype)), cast(1, size.dtype))
+    return ge.StridedSliceV2(y, [0], pack([half]), [dim], [1])
 
 
 def why_not_c2r(self: Tensor, dim: Any, normalization: int, last_dim_size: Any) -> str | None:

@@ -65,13 +65,13 @@ def _alone(target, rows, meta, last="", **kwargs):
     found = next(iter(candidates(target)), None)
     if found is None:
         raise NotImplementedError(f"{target} has no converter")
-    made = []
+    results = []
     for row, spec in zip(rows, meta, strict=True):
         extra = {"meta_outputs": spec} if found.wants_meta else {}
         if last:
             *row, extra[last] = row
-        made.append(found.fn(*row, **kwargs, **extra))
-    return made
+        results.append(found.fn(*row, **kwargs, **extra))
+    return results
 
 
 def _or_alone(run, target, last=""):

@@ -121,8 +121,8 @@ def _density(bins, edges):
 
 def _differences(x, dim):
     """Return each entry of a dim minus the previous one."""
-    ahead, behind = (ge.StridedSliceV2(x, [a], [b], [dim], [1]) for a, b in ((1, END), (0, -1)))
-    return ge.Sub(ahead, behind)
+    ahead, after = (ge.StridedSliceV2(x, [a], [b], [dim], [1]) for a, b in ((1, END), (0, -1)))
+    return ge.Sub(ahead, after)
 
 
 @converter(aten.bincount.default)
@@ -157,18 +157,18 @@ def segment_reduce(
     runs, total = _runs(data, lengths, axis)
     count, batch = size_of(lengths, axis), [size_of(data, dim) for dim in range(axis)]
     rest = [size_of(data, dim) for dim in range(axis + 1, data.rank)]
-    made = _SEGMENTS[reduce](ge.Reshape(data, pack([-1, *rest])), runs, cast(total, INT64))
-    made = ge.Reshape(made, pack([*batch, _more(count), *rest]))
-    made = ge.StridedSliceV2(made, [0], [-1], [axis], [1])
-    made = ge.Reshape(made, pack([-1, *rest]))
-    counts = along(ge.Reshape(lengths, [-1]), 0, made.rank)
+    result = _SEGMENTS[reduce](ge.Reshape(data, pack([-1, *rest])), runs, cast(total, INT64))
+    result = ge.Reshape(result, pack([*batch, _more(count), *rest]))
+    result = ge.StridedSliceV2(result, [0], [-1], [axis], [1])
+    result = ge.Reshape(result, pack([-1, *rest]))
+    counts = along(ge.Reshape(lengths, [-1]), 0, result.rank)
     if initial is not None:
-        made = _COMBINE[reduce](made, like(initial, made))
+        result = _COMBINE[reduce](result, like(initial, result))
     if reduce == "mean":
-        made = ge.Div(made, cast(ge.Maximum(counts, cast(1, INT64)), made.dtype))
+        result = ge.Div(result, cast(ge.Maximum(counts, cast(1, INT64)), result.dtype))
     empty = _EMPTY[reduce] if initial is None else initial
-    made = ge.SelectV2(ge.Equal(counts, cast(0, INT64)), like(empty, made), made)
-    return ge.Reshape(made, pack([*batch, count, *rest]))
+    result = ge.SelectV2(ge.Equal(counts, cast(0, INT64)), like(empty, result), result)
+    return ge.Reshape(result, pack([*batch, count, *rest]))
 
 
 def _more(count):
@@ -188,8 +188,8 @@ def _runs(data, lengths, axis):
     # A position belongs to the first run that ends after it.
     runs = ge.SearchSorted(ge.Cumsum(lengths, axis), places, None, dtype=INT64, right=True)
     for dim in range(axis):
-        behind = functools.reduce(product, batch[dim + 1 :], count)
-        runs = ge.Add(runs, ge.Mul(along(counted(batch[dim]), dim, axis + 1), cast(behind, INT64)))
+        after = functools.reduce(product, batch[dim + 1 :], count)
+        runs = ge.Add(runs, ge.Mul(along(counted(batch[dim]), dim, axis + 1), cast(after, INT64)))
     return ge.Reshape(runs, [-1]), functools.reduce(product, batch, count)
 
 
@@ -209,17 +209,17 @@ def segment_reduce_backward(grad, output, data, reduce, *, lengths=None, offsets
     lengths = cast(lengths if lengths is not None else _differences(offsets, axis), INT64)
     runs, total = _runs(data, lengths, axis)
     rest = [size_of(data, dim) for dim in range(axis + 1, data.rank)]
-    line, made = ge.Reshape(data, pack([-1, *rest])), _of_runs(grad, axis, runs)
+    line, result = ge.Reshape(data, pack([-1, *rest])), _of_runs(grad, axis, runs)
     if reduce == "mean":
-        counts = ge.Maximum(along(_of_runs(lengths, axis, runs), 0, made.rank), cast(1, INT64))
-        made = ge.Div(made, cast(counts, made.dtype))
+        counts = ge.Maximum(along(_of_runs(lengths, axis, runs), 0, result.rank), cast(1, INT64))
+        result = ge.Div(result, cast(counts, result.dtype))
     if reduce in ("max", "min"):
         own = _of_runs(output, axis, runs)
         is_result = ge.LogicalOr(ge.Equal(line, own), ge.LogicalAnd(ge.IsNan(line), ge.IsNan(own)))
-        shares = cast(is_result, made.dtype)
+        shares = cast(is_result, result.dtype)
         counts = ge.GatherV2(ge.UnsortedSegmentSum(shares, runs, cast(total, INT64)), runs, [0])
-        made = ge.SelectV2(is_result, ge.Div(made, counts), like(0, made))
-    return ge.Reshape(made, shape_of(data))
+        result = ge.SelectV2(is_result, ge.Div(result, counts), like(0, result))
+    return ge.Reshape(result, shape_of(data))
 
 
 # hash_tensor works on words of 64 bits.
@@ -238,5 +238,5 @@ def hash_tensor(self, dim=(), *, keepdim=False, mode=0):
     bits = ge.BitwiseAnd(ge.RightShift(ge.Unsqueeze(words, axes=[self.rank]), places), cast(1, INT64))
     odd = ge.BitwiseAnd(ge.ReduceSum(bits, dims, keep_dims=keepdim) if dims else bits, cast(1, INT64))
     # No two words share a bit, so their sum is their union; the last bit is the sign.
-    made = ge.ReduceSum(ge.LeftShift(odd, places), [-1])
-    return ge.Bitcast(made, type=ge.DataType.DT_UINT64)
+    result = ge.ReduceSum(ge.LeftShift(odd, places), [-1])
+    return ge.Bitcast(result, type=ge.DataType.DT_UINT64)

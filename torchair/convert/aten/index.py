@@ -154,11 +154,11 @@ def nonzero_static(self, *, size, fill_value=-1):
     start = ge.Fill(pack([more]), cast(-1, INT64))
     line = ge.ScatterElements(start, rows, counted(total), axis=0)
     line = ge.StridedSliceV2(line, [0], pack([size]), [0], [1])
-    columns, behind = [], 1
+    columns, after = [], 1
     for dim in reversed(range(self.rank)):
-        column = ge.FloorMod(ge.FloorDiv(line, cast(behind, INT64)), cast(size_of(self, dim), INT64))
+        column = ge.FloorMod(ge.FloorDiv(line, cast(after, INT64)), cast(size_of(self, dim), INT64))
         columns.insert(0, column)
-        behind = product(behind, size_of(self, dim))
+        after = product(after, size_of(self, dim))
     found = ge.Pack(columns, axis=1, N=self.rank)
     is_filled = ge.Unsqueeze(ge.Less(line, cast(0, INT64)), axes=[1])
     return ge.SelectV2(is_filled, cast(fill_value, INT64), found)

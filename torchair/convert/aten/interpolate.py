@@ -149,12 +149,12 @@ def cubic(dim):
     place = dim.source(clipped=False)
     first = ge.Floor(place)
     part, whole = ge.Sub(place, first), cast(first, INT64)
-    made = None
+    result = None
     for step in (-1, 0, 1, 2):
         near = ge.Minimum(ge.Maximum(ge.Add(whole, cast(step, INT64)), cast(0, INT64)), dim.last())
         row = dim.at(near, bump(dim, ge.Abs(ge.Sub(part, dim.number(float(step)))), _CUBIC))
-        made = row if made is None else ge.Add(made, row)
-    return made
+        result = row if result is None else ge.Add(result, row)
+    return result
 
 
 def bump(dim, distance, a):
@@ -168,10 +168,10 @@ def bump(dim, distance, a):
 
 def polynomial(dim, x, factors):
     """Evaluate a polynomial by Horner's rule."""
-    made = dim.number(factors[0])
+    result = dim.number(factors[0])
     for factor in factors[1:]:
-        made = ge.Add(ge.Mul(made, x), dim.number(factor))
-    return made
+        result = ge.Add(ge.Mul(result, x), dim.number(factor))
+    return result
 
 
 def tent(dim, distance):
@@ -186,8 +186,8 @@ def smooth_bump(dim, distance):
 
 def lanczos(dim, distance):
     """Return sinc(x) * sinc(x / 3)."""
-    made = ge.Mul(sinc(dim, distance), sinc(dim, ge.Div(distance, dim.number(3.0))))
-    return ge.SelectV2(ge.Less(distance, dim.number(3.0)), made, dim.number(0.0))
+    result = ge.Mul(sinc(dim, distance), sinc(dim, ge.Div(distance, dim.number(3.0))))
+    return ge.SelectV2(ge.Less(distance, dim.number(3.0)), result, dim.number(0.0))
 
 
 def sinc(dim, x):
@@ -207,8 +207,8 @@ def smooth(weight, support):
         half = dim.number(0.5)
         centre = ge.Mul(dim.ratio, ge.Add(dim.results, half))
         first = ge.Maximum(cast(ge.Add(ge.Sub(centre, reach), half), INT64), cast(0, INT64))
-        behind = ge.Minimum(cast(ge.Add(ge.Add(centre, reach), half), INT64), cast(dim.size, INT64))
-        inside = ge.LogicalAnd(ge.GreaterEqual(dim.elements, first), ge.Less(dim.elements, behind))
+        after = ge.Minimum(cast(ge.Add(ge.Add(centre, reach), half), INT64), cast(dim.size, INT64))
+        inside = ge.LogicalAnd(ge.GreaterEqual(dim.elements, first), ge.Less(dim.elements, after))
         middles = ge.Add(cast(dim.elements, dim.dtype), half)
         weights = weight(dim, ge.Abs(ge.Div(ge.Sub(middles, centre), widened)))
         weights = ge.SelectV2(inside, weights, dim.number(0.0))
@@ -233,20 +233,20 @@ def resized(matrix, x, output_size, align_corners, scales):
     """Resize data by a matrix for each dim, the last dim first."""
     if torch_dtype(x) == torch.uint8:
         raise NotImplementedError("torch resizes bytes in integers")
-    made, wanted = in_float(x), listed(output_size, len(scales))
+    result, wanted = in_float(x), listed(output_size, len(scales))
     for place in reversed(range(len(scales))):
-        dim = Dim(size_of(x, 2 + place), wanted[place], scales[place], align_corners, made.dtype)
-        made = along_dim(matrix(dim), made, 2 + place)
-    return cast(made, x.dtype)
+        dim = Dim(size_of(x, 2 + place), wanted[place], scales[place], align_corners, result.dtype)
+        result = along_dim(matrix(dim), result, 2 + place)
+    return cast(result, x.dtype)
 
 
 def resized_gradient(matrix, grad, input_size, align_corners, scales):
     """Return the gradient of `resized`: multiply by the transposed matrices."""
-    made, size = in_float(grad), listed(input_size, 2 + len(scales))
+    result, size = in_float(grad), listed(input_size, 2 + len(scales))
     for place in range(len(scales)):
-        dim = Dim(size[2 + place], size_of(grad, 2 + place), scales[place], align_corners, made.dtype)
-        made = along_dim(ge.Transpose(matrix(dim), [1, 0]), made, 2 + place)
-    return cast(made, grad.dtype)
+        dim = Dim(size[2 + place], size_of(grad, 2 + place), scales[place], align_corners, result.dtype)
+        result = along_dim(ge.Transpose(matrix(dim), [1, 0]), result, 2 + place)
+    return cast(result, grad.dtype)
 
 
 def _smooth_converters(mode):
@@ -291,10 +291,10 @@ def upsample_nearest_exact2d_backward(grad_output, output_size, input_size, scal
 def _nearest_gradient(matrix, grad, output_size, input_size, scales):
     if not known(input_size, output_size) or not all(map(is_ratio, input_size[2:], output_size, scales)):
         return resized_gradient(matrix, grad, input_size, False, scales)
-    made = ge.ResizeNearestNeighborV2Grad(
+    result = ge.ResizeNearestNeighborV2Grad(
         in_float(grad), cast(input_size[2:], INT32), half_pixel_centers=matrix is nearest_exact
     )
-    return cast(made, grad.dtype)
+    return cast(result, grad.dtype)
 
 
 @converter(aten._upsample_nearest_exact1d_backward.default)
@@ -374,10 +374,10 @@ def upsample_bilinear2d_backward(
         return resized_gradient(linear, grad_output, input_size, align_corners, scales)
     grad = in_float(grad_output)
     shaped = ge.Fill(list(input_size), cast(0.0, grad.dtype))
-    made = ge.ResizeBilinearV2Grad(
+    result = ge.ResizeBilinearV2Grad(
         grad, shaped, align_corners=align_corners, half_pixel_centers=not align_corners
     )
-    return cast(made, grad_output.dtype)
+    return cast(result, grad_output.dtype)
 
 
 @converter(aten.upsample_bilinear2d.default)
@@ -385,10 +385,10 @@ def upsample_bilinear2d(self, output_size, align_corners, scales_h=None, scales_
     """Interpolate linearly between the four neighbors."""
     check_scales(self, output_size, (scales_h, scales_w))
     x, size = in_float(self), cast(output_size, INT32)
-    made = ge.ResizeBilinearV2(
+    result = ge.ResizeBilinearV2(
         x, size, align_corners=align_corners, half_pixel_centers=not align_corners, dtype=x.dtype
     )
-    return cast(made, self.dtype)
+    return cast(result, self.dtype)
 
 
 _INTERPOLATION = ("bilinear", "nearest", "bicubic")
@@ -408,8 +408,10 @@ def sampling(interpolation_mode, padding_mode, align_corners):
 def grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
     """Sample the data at grid positions."""
     make = ge.GridSampler2D if input.rank == 4 else ge.GridSampler3D
-    made = make(in_float(input), in_float(grid), **sampling(interpolation_mode, padding_mode, align_corners))
-    return cast(made, input.dtype)
+    result = make(
+        in_float(input), in_float(grid), **sampling(interpolation_mode, padding_mode, align_corners)
+    )
+    return cast(result, input.dtype)
 
 
 @converter(aten.grid_sampler_2d_backward.default, aten.grid_sampler_3d_backward.default)

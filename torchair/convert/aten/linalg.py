@@ -68,7 +68,7 @@ def real(x: Tensor) -> Tensor:
     return ge.Real(x, Tout=dtypes.to_ge(_REAL_OF[dtype])) if dtype.is_complex else x
 
 
-def together(*matrices: Tensor) -> list[Tensor]:
+def with_common_batch(*matrices: Tensor) -> list[Tensor]:
     """Broadcast the batch dims of the matrices."""
     batches = [sizes(matrix)[:-2] for matrix in matrices]
     if all(len(batch) == len(batches[0]) and all(map(same_size, batch, batches[0])) for batch in batches):
@@ -134,7 +134,7 @@ def cholesky(self, upper=False):
 @converter(aten.cholesky_solve.default, aten._cholesky_solve_helper.default)
 def cholesky_solve(self, input2, upper=False):
     """Return X with A X = self, where input2 is a Cholesky factor of A."""
-    rhs, factor = together(self, input2)
+    rhs, factor = with_common_batch(self, input2)
     y = ge.MatrixTriangularSolve(factor, rhs, lower=not upper, adjoint=upper)
     return ge.MatrixTriangularSolve(factor, y, lower=not upper, adjoint=not upper)
 
@@ -165,7 +165,7 @@ def unit_lower(packed: Tensor) -> Tensor:
 
 def triangular(a: Tensor, b: Tensor, *, upper: bool, unit: bool) -> Tensor:
     """Return X with A X = B, using one triangle of A; with `unit` its diagonal counts as ones."""
-    a, b = together(a, b)
+    a, b = with_common_batch(a, b)
     if unit:
         a = ge.MatrixSetDiag(a, ge.OnesLike(ge.MatrixDiagPart(a)))
     return ge.MatrixTriangularSolve(a, b, lower=not upper)
@@ -184,7 +184,7 @@ def triangular_solve(self, A, upper=True, transpose=False, unitriangular=False):
     """Return X with A X = self, and A."""
     matrix = transposed(A) if transpose else A
     solution = triangular(matrix, self, upper=upper != transpose, unit=unitriangular)
-    return solution, ge.TensorMove(together(A, self)[0])
+    return solution, ge.TensorMove(with_common_batch(A, self)[0])
 
 
 # Solutions and inverses
@@ -197,7 +197,7 @@ def linalg_inv_ex(A, *, check_errors=False, used):
     return inverse, failures(finite(inverse)) if used[1] else None
 
 
-def _keeps_factors(used: Sequence[bool], places: Sequence[int]) -> None:
+def _reads_factors(used: Sequence[bool], places: Sequence[int]) -> None:
     if any(used[place] for place in places):
         raise NotImplementedError("its factors are read, which are internal to the IR op")
 
@@ -205,13 +205,13 @@ def _keeps_factors(used: Sequence[bool], places: Sequence[int]) -> None:
 @converter(aten._linalg_solve_ex.default)
 def linalg_solve_ex(A, B, *, left=True, check_errors=False, used, meta_outputs):
     """Return X with A X = B, or X A = B; B may be a batch of vectors."""
-    _keeps_factors(used, (1, 2))
+    _reads_factors(used, (1, 2))
     is_vector = B.rank == 1 or (B.rank == A.rank - 1 and all(map(same_size, sizes(B), sizes(A)[:-1])))
     rhs = ge.Unsqueeze(B, axes=[-1]) if is_vector else B
     if left:
-        x = ge.MatrixSolve(*together(A, rhs))
+        x = ge.MatrixSolve(*with_common_batch(A, rhs))
     else:
-        x = transposed(ge.MatrixSolve(*together(transposed(A), transposed(rhs))))
+        x = transposed(ge.MatrixSolve(*with_common_batch(transposed(A), transposed(rhs))))
     info = failures(finite(x)) if used[3] else None
     if info is not None and info.rank != meta_outputs[3].rank:
         raise NotImplementedError("info has the batch of A only, and B has another batch")
@@ -221,14 +221,14 @@ def linalg_solve_ex(A, B, *, left=True, check_errors=False, used, meta_outputs):
 @converter(aten._linalg_det.default)
 def linalg_det(A, *, used):
     """Return the determinant; the LU factors must not be read."""
-    _keeps_factors(used, (1, 2))
+    _reads_factors(used, (1, 2))
     return ge.MatrixDeterminant(A), None, None
 
 
 @converter(aten._linalg_slogdet.default)
 def linalg_slogdet(A, *, used):
     """Return sign and logarithm of the magnitude of the determinant."""
-    _keeps_factors(used, (2, 3))
+    _reads_factors(used, (2, 3))
     sign, logarithm = ge.LogMatrixDeterminant(A)
     return sign, real(logarithm), None, None
 

@@ -35,14 +35,14 @@ def nll_loss_forward(self, target, weight, reduction, ignore_index, *, meta_outp
     if reason is not None:
         raise NotImplementedError(reason)
     weight = None if weight is None else cast(weight, wide(self))
-    made = ge.NLLLoss(
+    output = ge.NLLLoss(
         cast(self, wide(self)),
         cast(target, INT32),
         weight,
         reduction=_REDUCTIONS[reduction],
         ignore_index=ignore_index,
     )
-    return [cast(result, spec.dtype) for result, spec in zip(made, meta_outputs, strict=True)]
+    return [cast(result, spec.dtype) for result, spec in zip(output, meta_outputs, strict=True)]
 
 
 @converter(aten.nll_loss_backward.default)
@@ -58,7 +58,7 @@ def nll_loss_backward(
         shape = [classes] if isinstance(classes, int) else ge.Unsqueeze(classes, axes=[0])
         weight = ge.Fill(shape, cast(1.0, wide(self)))
     x, grad, weight, total = promote(self, grad_output, weight, total_weight, to=wide(self))
-    made = ge.NLLLossGrad(
+    output = ge.NLLLossGrad(
         x,
         grad,
         cast(target, INT32),
@@ -67,7 +67,7 @@ def nll_loss_backward(
         reduction=_REDUCTIONS[reduction],
         ignore_index=ignore_index,
     )
-    return cast(made, meta_outputs.dtype)
+    return cast(output, meta_outputs.dtype)
 
 
 @converter(aten.mse_loss.default)
@@ -95,8 +95,8 @@ def _scaled(made, grad_output, reduction):
     if _REDUCTIONS[reduction] == "mean":
         made = ge.Div(made, cast(size_of(made, 0), made.dtype))
     grad = cast(grad_output, made.dtype)
-    kept = _REDUCTIONS[reduction] == "none" and grad.rank
-    return ge.Mul(made, ge.Unsqueeze(grad, axes=[1]) if kept else grad)
+    is_per_sample = _REDUCTIONS[reduction] == "none" and grad.rank
+    return ge.Mul(made, ge.Unsqueeze(grad, axes=[1]) if is_per_sample else grad)
 
 
 @converter(aten.multi_margin_loss_backward.default)
@@ -133,7 +133,7 @@ def multilabel_margin_loss_backward(grad_output, self, target, reduction, is_tar
     near = ge.Greater(ge.Add(ge.Sub(like(1, x), own), ge.Unsqueeze(x, axes=[1])), zero)
     near = ge.LogicalAnd(ge.LogicalAnd(near, others), ge.Unsqueeze(valid, axes=[2]))
     push = ge.SelectV2(near, ge.Div(like(1, x), cast(size_of(x, 1), x.dtype)), zero)
-    made = ge.ScatterElements(
+    output = ge.ScatterElements(
         ge.ReduceSum(push, [1]), places, ge.Neg(ge.ReduceSum(push, [2])), axis=1, reduction="add"
     )
-    return restore(_scaled(made, grad_output, reduction))
+    return restore(_scaled(output, grad_output, reduction))

@@ -123,11 +123,11 @@ def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None, *, meta_outputs
         raise NotImplementedError("GroupedMatmul splits rows or the inner dim of 2-D data, without bias here")
     group_type = _SPLIT_ROWS if mat2.rank == 3 else _SPLIT_INNER
     dtype = _GROUPED_DTYPES[meta_outputs.torch_dtype]
-    (made,) = ge.GroupedMatmul(
+    (result,) = ge.GroupedMatmul(
         [self], [mat2], [], [], [], [], [], cast(offs, INT64),
         group_type=group_type, split_item=3, dtype=dtype, outputs=1,
     )  # fmt: skip
-    return made
+    return result
 
 
 def along_dim(matrix, x, dim):
@@ -135,9 +135,9 @@ def along_dim(matrix, x, dim):
     if dim == x.rank - 1 and not torch_dtype(x).is_complex:
         return ge.BatchMatMul(x, matrix, adj_x2=True)
     have = [size_of(x, place) for place in range(x.rank)]
-    behind = functools.reduce(product, have[dim + 1 :], 1)
-    made = matrix_product(matrix, ge.Reshape(x, pack([-1, have[dim], behind])))
-    return ge.Reshape(made, pack([*have[:dim], size_of(matrix, 0), *have[dim + 1 :]]))
+    after = functools.reduce(product, have[dim + 1 :], 1)
+    result = matrix_product(matrix, ge.Reshape(x, pack([-1, have[dim], after])))
+    return ge.Reshape(result, pack([*have[:dim], size_of(matrix, 0), *have[dim + 1 :]]))
 
 
 @converter(aten._trilinear.default)

@@ -60,7 +60,7 @@ def statistics_dtype(x):
     return x.dtype if dtypes.to_torch(x.dtype) == torch.float64 else ge.DataType.DT_FLOAT
 
 
-def as_promised(results, specs, used):
+def in_fx_dtypes(results, specs, used):
     """Return results in the dtypes of FX; None for unread ones."""
     return [
         cast(result, spec.dtype) if wanted else None
@@ -71,7 +71,9 @@ def as_promised(results, specs, used):
 @converter(aten.native_layer_norm.default)
 def native_layer_norm(input, normalized_shape, weight, bias, eps, *, meta_outputs, used):
     """Return (y, mean, rstd) over the last dims."""
-    return as_promised(ge.LayerNormV4(input, normalized_shape, weight, bias, epsilon=eps), meta_outputs, used)
+    return in_fx_dtypes(
+        ge.LayerNormV4(input, normalized_shape, weight, bias, epsilon=eps), meta_outputs, used
+    )
 
 
 @converter(aten.native_layer_norm_backward.default)
@@ -83,7 +85,7 @@ def native_layer_norm_backward(
         weight = ge.Fill(normalized_shape, cast(1.0, input.dtype))
     statistics = [cast(part, statistics_dtype(input)) for part in (rstd, mean)]
     made = ge.LayerNormGradV3(grad_out, input, *statistics, weight)
-    return as_promised(made, meta_outputs, [a and b for a, b in zip(used, output_mask, strict=True)])
+    return in_fx_dtypes(made, meta_outputs, [a and b for a, b in zip(used, output_mask, strict=True)])
 
 
 @converter(aten.native_group_norm.default)
@@ -93,14 +95,14 @@ def native_group_norm(input, weight, bias, N, C, HxW, group, eps, *, meta_output
     bias = filled(0.0, input, C) if bias is None else bias
     form = {"num_groups": group, "data_format": "NCHW", "eps": eps}
     if is_newest_chip():
-        return as_promised(ge.GroupNormV2(input, weight, bias, **form), meta_outputs, used)
+        return in_fx_dtypes(ge.GroupNormV2(input, weight, bias, **form), meta_outputs, used)
     given = [input, weight, bias]
     if used[1] or used[2]:
         # The older op rounds its statistics to the dtype of the data.
         given = [cast(part, statistics_dtype(input)) for part in given]
     y, mean, variance = ge.GroupNorm(*given, **form)
     rstd = ge.Rsqrt(ge.Add(variance, like(eps, variance))) if used[2] else None
-    return as_promised([y, mean, rstd], meta_outputs, used)
+    return in_fx_dtypes([y, mean, rstd], meta_outputs, used)
 
 
 @converter(aten.native_group_norm_backward.default)
@@ -112,7 +114,7 @@ def native_group_norm_backward(
         raise NotImplementedError("only the newest chips have GroupNormGrad")
     weight = filled(1.0, input, C) if weight is None else weight
     made = ge.GroupNormGrad(grad_out, mean, rstd, input, weight, num_groups=group, data_format="NCHW")
-    return as_promised(made, meta_outputs, [a and b for a, b in zip(used, output_mask, strict=True)])
+    return in_fx_dtypes(made, meta_outputs, [a and b for a, b in zip(used, output_mask, strict=True)])
 
 
 @converter(aten._fused_rms_norm.default)
@@ -122,7 +124,7 @@ def fused_rms_norm(input, normalized_shape, weight, eps, *, meta_outputs, used):
     if eps is None:
         eps = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
     weight = ge.Fill(normalized_shape, cast(1.0, input.dtype)) if weight is None else weight
-    return as_promised(ge.RmsNorm(input, weight, epsilon=eps), meta_outputs, used)
+    return in_fx_dtypes(ge.RmsNorm(input, weight, epsilon=eps), meta_outputs, used)
 
 
 @converter(aten._fused_rms_norm_backward.default)
@@ -132,7 +134,7 @@ def fused_rms_norm_backward(
     """Return the gradients of input and weight."""
     weight = ge.Fill(normalized_shape, cast(1.0, input.dtype)) if weight is None else weight
     made = ge.RmsNormGrad(grad_out, input, cast(rstd, statistics_dtype(input)), weight)
-    return as_promised(made, meta_outputs, [a and b for a, b in zip(used, output_mask, strict=True)])
+    return in_fx_dtypes(made, meta_outputs, [a and b for a, b in zip(used, output_mask, strict=True)])
 
 
 def affine(input, weight, bias, running):
@@ -189,12 +191,12 @@ def batch_norm_functional(
         y, mean, rstd = batch_norm_inference(
             input, weight, bias, running_mean, running_var, momentum, eps, meta_outputs=meta_outputs
         )
-        kept = [ge.TensorMove(running_mean), ge.TensorMove(running_var)]
-        return as_promised([y, mean, rstd, *kept], meta_outputs, used)
+        running = [ge.TensorMove(running_mean), ge.TensorMove(running_var)]
+        return in_fx_dtypes([y, mean, rstd, *running], meta_outputs, used)
     y, mean, var, save_mean, save_rstd = batch_norm(
         input, weight, bias, running_mean, running_var, momentum, eps
     )
-    return as_promised([y, save_mean, save_rstd, mean, var], meta_outputs, used)
+    return in_fx_dtypes([y, save_mean, save_rstd, mean, var], meta_outputs, used)
 
 
 @converter(aten._native_batch_norm_legit.no_stats)
@@ -203,7 +205,7 @@ def batch_norm_no_stats(input, weight, bias, training, momentum, eps, *, meta_ou
     dtype, channels = statistics_dtype(input), size_of(input, 1)
     running = filled(0.0, dtype, channels), filled(1.0, dtype, channels)
     y, _, _, save_mean, save_rstd = batch_norm(input, weight, bias, *running, momentum, eps)
-    return as_promised([y, save_mean, save_rstd], meta_outputs, used)
+    return in_fx_dtypes([y, save_mean, save_rstd], meta_outputs, used)
 
 
 @converter(aten._batch_norm_with_update_functional.default)
@@ -214,8 +216,8 @@ def batch_norm_with_update(
     y, mean, var, save_mean, save_rstd = batch_norm(
         input, weight, bias, running_mean, running_var, momentum, eps
     )
-    made = [y, save_mean, save_rstd, empty(meta_outputs[3]), mean, var]
-    return as_promised(made, meta_outputs, used)
+    outputs = [y, save_mean, save_rstd, empty(meta_outputs[3]), mean, var]
+    return in_fx_dtypes(outputs, meta_outputs, used)
 
 
 @converter(aten._batch_norm_no_update.default)
@@ -242,12 +244,12 @@ def native_batch_norm_backward(
     if not is_newest_chip():
         statistics = (save_mean, save_invstd) if train else (running_mean, running_var)
         made = _batch_norm_gradients(grad, x, weight, statistics, train, eps)
-        return as_promised([restore(made[0]), *made[1:]], meta_outputs, wanted)
+        return in_fx_dtypes([restore(made[0]), *made[1:]], meta_outputs, wanted)
     # Statistics of the other kind are not read; GE still requires tensors.
     running = [save_mean, save_invstd] if running_mean is None else [running_mean, running_var]
     saved = [save_mean, save_invstd] if train else running
     made = ge.BatchNormGradV3(grad, x, weight, *running, *saved, is_training=train, epsilon=eps)
-    return as_promised([restore(made[0]), *made[1:]], meta_outputs, wanted)
+    return in_fx_dtypes([restore(made[0]), *made[1:]], meta_outputs, wanted)
 
 
 def _batch_norm_gradients(grad, x, weight, statistics, train, eps):
@@ -313,11 +315,11 @@ def batch_norm_backward_reduce(
     grad, x = (cast(part, statistics_dtype(input)) for part in (grad_out, input))
     total = ge.ReduceSum(grad, _others(x))
     moment = ge.ReduceSum(ge.Mul(grad, ge.Sub(x, _per_channel(x, mean))), _others(x))
-    made = [total, moment, ge.Mul(moment, cast(invstd, moment.dtype)), total]
+    outputs = [total, moment, ge.Mul(moment, cast(invstd, moment.dtype)), total]
     wanted = [input_g, input_g, weight_g, bias_g]
     return [
         cast(part, spec.dtype) if is_wanted else None
-        for part, spec, is_wanted in zip(made, meta_outputs, wanted, strict=True)
+        for part, spec, is_wanted in zip(outputs, meta_outputs, wanted, strict=True)
     ]
 
 

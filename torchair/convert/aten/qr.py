@@ -32,8 +32,8 @@ def reduced(step: int, packed: Tensor, tau: Tensor, rows: Tensor, columns: Tenso
     tail = torch.where(is_done, 0, below / (alpha - beta))
     v = torch.where(rows == step, 1, tail)
     turned = packed - weight.conj() * v * (v.conj() * packed).sum(-2, keepdim=True)
-    made = torch.where(rows < step, column, torch.where(rows == step, beta, tail))
-    packed = torch.where(columns > step, turned, torch.where(columns == step, made, packed))
+    result = torch.where(rows < step, column, torch.where(rows == step, beta, tail))
+    packed = torch.where(columns > step, turned, torch.where(columns == step, result, packed))
     return packed, torch.where(columns[: tau.shape[-1]] == step, weight.squeeze(-1), tau)
 
 

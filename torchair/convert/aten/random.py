@@ -40,7 +40,7 @@ def _real(spec: Any) -> int:
     return spec.dtype
 
 
-def _placed(made: Tensor, spec: Any) -> Tensor:
+def _on_device(made: Tensor, spec: Any) -> Tensor:
     """Set the device of an op that reads no tensor to that of the FX node."""
     meta = made.meta
     if isinstance(meta, torch.Tensor) and meta.device != spec.device:
@@ -56,7 +56,7 @@ def _key_and_counter(spec: Any) -> tuple[Tensor, Tensor]:
 
 def _draw(op: Callable[..., Tensor], shape: Any, spec: Any, dtype: int) -> Tensor:
     key, counter = _key_and_counter(spec)
-    return _placed(op(_sizes(shape), key, counter, cast(_PHILOX, ge.DataType.DT_INT32), dtype=dtype), spec)
+    return _on_device(op(_sizes(shape), key, counter, cast(_PHILOX, ge.DataType.DT_INT32), dtype=dtype), spec)
 
 
 def _sizes(shape: Any) -> Tensor:
@@ -155,8 +155,8 @@ def randint_from(low, high, size, *, meta_outputs, **_):
     key, counter = _key_and_counter(meta_outputs)
     bounds = promote(low, high, to=INT64)
     alg = cast(_PHILOX, ge.DataType.DT_INT32)
-    made = ge.StatelessRandomUniformIntV2(_sizes(size), key, counter, alg, *bounds)
-    return cast(_placed(made, meta_outputs), meta_outputs.dtype)
+    result = ge.StatelessRandomUniformIntV2(_sizes(size), key, counter, alg, *bounds)
+    return cast(_on_device(result, meta_outputs), meta_outputs.dtype)
 
 
 @converter(aten.randint_like.default, aten.randint_like.Tensor, only=default_generator)
@@ -194,8 +194,8 @@ def random(self, *, generator=None, meta_outputs):
 def randperm(n, *, meta_outputs, **_):
     """Return the numbers 0 … n - 1 in a random order."""
     seed, offset = random_state(meta_outputs.device)
-    made = ge.StatelessRandperm(cast(n, INT64), seed, offset, layout=1, dtype=meta_outputs.dtype)
-    return _placed(made, meta_outputs)
+    result = ge.StatelessRandperm(cast(n, INT64), seed, offset, layout=1, dtype=meta_outputs.dtype)
+    return _on_device(result, meta_outputs)
 
 
 @converter(aten.multinomial.default, only=default_generator)
@@ -236,8 +236,8 @@ def _chances(p: Tensor) -> Tensor:
 def bernoulli_of(self, p=0.5, *, generator=None, meta_outputs):
     """Return 1 with probability `p`, with the sizes and dtype of another tensor."""
     chances = _chances(p) if isinstance(p, Tensor) else cast(float(p), FLOAT)
-    made = _bernoulli(shape_of(self), chances, meta_outputs.device, meta_outputs.dtype)
-    return _placed(made, meta_outputs)
+    result = _bernoulli(shape_of(self), chances, meta_outputs.device, meta_outputs.dtype)
+    return _on_device(result, meta_outputs)
 
 
 @converter(aten.native_dropout.default)
@@ -257,10 +257,10 @@ def native_dropout(input, p, train=None, *, meta_outputs):
         mask = ge.StatelessDropOutGenMask(
             _sizes(shape_of(input)), cast(keep, FLOAT), seed, cast(0, INT64), pack([0, offset])
         )
-        mask = _placed(mask, mask_spec)
+        mask = _on_device(mask, mask_spec)
         return ge.DropOutDoMask(input, mask, cast(keep, FLOAT)), mask
-    kept = _placed(_bernoulli(shape_of(input), cast(keep, FLOAT), spec.device, BOOL), spec)
-    return scaled(ge.Mul(input, cast(kept, input.dtype)), 1.0 / keep), kept
+    keep_mask = _on_device(_bernoulli(shape_of(input), cast(keep, FLOAT), spec.device, BOOL), spec)
+    return scaled(ge.Mul(input, cast(keep_mask, input.dtype)), 1.0 / keep), keep_mask
 
 
 @converter(aten.native_dropout_backward.default)

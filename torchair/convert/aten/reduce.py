@@ -73,16 +73,16 @@ def prod_dim(self, dim, keepdim=False, *, dtype=None, meta_outputs):
 @converter(aten.any.default, aten.any.dim, aten.any.dims)
 def any_dims(self, dim=None, keepdim=False, *, meta_outputs):
     """Return whether any element is true; an empty list of dims reduces nothing."""
-    return _truth(ge.ReduceAny, self, dim, keepdim, meta_outputs)
+    return _reduce_bool(ge.ReduceAny, self, dim, keepdim, meta_outputs)
 
 
 @converter(aten.all.default, aten.all.dim, aten.all.dims)
 def all_dims(self, dim=None, keepdim=False, *, meta_outputs):
     """Return whether all elements are true; an empty list of dims reduces nothing."""
-    return _truth(ge.ReduceAll, self, dim, keepdim, meta_outputs)
+    return _reduce_bool(ge.ReduceAll, self, dim, keepdim, meta_outputs)
 
 
-def _truth(op, x, dim, keepdim, spec):
+def _reduce_bool(op, x, dim, keepdim, spec):
     """Reduce truth values: uint8 stays uint8, everything else becomes bool."""
     truth = cast(x, BOOL)
     return cast(truth if dim == [] else _reduce(op, truth, dim, keepdim), spec.dtype)

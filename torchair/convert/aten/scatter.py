@@ -55,11 +55,11 @@ def _put_masked(self, before, mask, values, accumulate):
     The number of true elements need not be known: the value is the same for all, or there is one each, in
     order.
     """
-    behind = self.rank - before - mask.rank
-    entry = values.rank - 1 - behind
+    after = self.rank - before - mask.rank
+    entry = values.rank - 1 - after
     if entry < 0 or same_size(sizes(values)[entry], 1):
-        mask = _spread(mask, behind)
-        extra = list(range(entry + 1, entry + mask.rank - behind)) if entry >= 0 else []
+        mask = _spread(mask, after)
+        extra = list(range(entry + 1, entry + mask.rank - after)) if entry >= 0 else []
         values = ge.Unsqueeze(values, axes=extra) if extra else values
         return ge.SelectV2(mask, ge.Add(self, values) if accumulate else values, self)
     # In the order of the mask: its dims come first.
@@ -69,12 +69,12 @@ def _put_masked(self, before, mask, values, accumulate):
     count = size_of(values, entry)
     values = ge.BroadcastTo(values, pack([*rest[:before], count, *rest[before:]]))
     if before:
-        values = ge.Transpose(values, [before, *range(before), *range(before + 1, before + 1 + behind)])
+        values = ge.Transpose(values, [before, *range(before), *range(before + 1, before + 1 + after)])
         self = ge.Transpose(self, order)
     mask = ge.BroadcastTo(_spread(mask, self.rank - mask.rank), shape_of(self))
-    made = ge.MaskedScatter(ge.ZerosLike(self) if accumulate else self, mask, values)
-    made = ge.Add(self, made) if accumulate else made
-    return ge.Transpose(made, [order.index(dim) for dim in range(made.rank)]) if before else made
+    result = ge.MaskedScatter(ge.ZerosLike(self) if accumulate else self, mask, values)
+    result = ge.Add(self, result) if accumulate else result
+    return ge.Transpose(result, [order.index(dim) for dim in range(result.rank)]) if before else result
 
 
 def _spread(mask, behind):
@@ -198,8 +198,8 @@ def scatter_reduce_two(self, dim, index, src, reduce, *, include_self=True):
     """Scatter by a reduction with the old values, or among the new ones only."""
     if not self.rank:
         lifted = [_lifted(x) for x in (self, index, src)]
-        made = scatter_reduce_two(lifted[0], 0, *lifted[1:], reduce, include_self=include_self)
-        return ge.Squeeze(made, axis=[0])
+        result = scatter_reduce_two(lifted[0], 0, *lifted[1:], reduce, include_self=include_self)
+        return ge.Squeeze(result, axis=[0])
     index = _lifted(index)
     if not include_self:
         self = _scatter(self, dim, index, _filled(index, neutral(self, reduce)), "none")
@@ -257,10 +257,10 @@ def _mean(total, counts):
 def index_reduce(self, dim, index, source, reduce, *, include_self=True):
     """Combine the listed entries of a dim with those of `source`."""
     if not self.rank:
-        made = index_reduce(
+        result = index_reduce(
             _lifted(self), 0, _lifted(index), _lifted(source), reduce, include_self=include_self
         )
-        return ge.Squeeze(made, axis=[0])
+        return ge.Squeeze(result, axis=[0])
     dim, index, source = dim_of(dim, self.rank), _lifted(cast(index, INT64)), cast(source, self.dtype)
     if not include_self:
         self = write_at(self, [None] * dim + [index], neutral(self, reduce))
@@ -271,10 +271,10 @@ def index_reduce(self, dim, index, source, reduce, *, include_self=True):
     front = [dim, *(other for other in range(self.rank) if other != dim)]
     x, source = (ge.Transpose(part, front) if dim else part for part in (self, source))
     if reduce == "prod":
-        made = ge.ScatterMul(ge.TensorMove(x), index, source)
+        result = ge.ScatterMul(ge.TensorMove(x), index, source)
     else:
-        made = _EXTREMES[reduce](x, ge.Unsqueeze(index, axes=[1]), source)
-    return ge.Transpose(made, [front.index(place) for place in range(self.rank)]) if dim else made
+        result = _EXTREMES[reduce](x, ge.Unsqueeze(index, axes=[1]), source)
+    return ge.Transpose(result, [front.index(place) for place in range(self.rank)]) if dim else result
 
 
 def _filled(index, value):

@@ -70,8 +70,8 @@ class Automatic:
         if not has_user_kernel(proto.name, device_of(tensors)):
             attrs = {**attrs, CALL: Str("")}
         inputs = dict(zip(proto.input_names, tensors, strict=True))
-        made = add_op(proto.name, inputs, attrs, [(param.name, None) for param in proto.outputs])
-        results = list(made) if isinstance(made, tuple) else [made] if made is not None else []
+        result = add_op(proto.name, inputs, attrs, [(param.name, None) for param in proto.outputs])
+        results = list(result) if isinstance(result, tuple) else [result] if result is not None else []
         if written_names(self.op):
             own = {param.name for param in written_inputs(proto)}
             pairs = zip(proto.outputs, results, strict=True)

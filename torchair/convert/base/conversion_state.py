@@ -17,7 +17,7 @@ from torchair.ge.graph import Graph, Tensor
 
 
 @dataclass
-class Walk:
+class ConversionState:
     """Hold the state of a conversion."""
 
     graph: Graph
@@ -45,10 +45,10 @@ class Walk:
         self.converted.append(name)
         self.report.converted[name] += 1
 
-    def mark(self) -> Mark:
+    def mark(self) -> Checkpoint:
         """Save the state of the conversion."""
         graph, report = self.graph, self.report
-        return Mark(
+        return Checkpoint(
             len(graph.ops),
             len(self.views),
             len(self.parts),
@@ -57,7 +57,7 @@ class Walk:
             (len(report.decomposed), len(report.fallbacks)),
         )
 
-    def take_back(self, mark: Mark) -> None:
+    def rollback(self, mark: Checkpoint) -> None:
         """Undo everything built since the mark: ops, views of them, sub-graphs, report entries."""
         self.graph.rollback(mark.ops)
         while len(self.views) > mark.views:
@@ -71,7 +71,7 @@ class Walk:
 
 
 @dataclass(frozen=True)
-class Mark:
+class Checkpoint:
     """A saved state of a conversion."""
 
     ops: int

@@ -122,15 +122,15 @@ class _Fresh:
         if prefix == "s" and example < 2:
             return example
         count = sum(name.startswith(prefix) for name in self.names.values())
-        made = new_size(self._env, f"{prefix}{count}", example)
-        self.names[made.node.expr] = f"{prefix}{count}"
-        return made
+        result = new_size(self._env, f"{prefix}{count}", example)
+        self.names[result.node.expr] = f"{prefix}{count}"
+        return result
 
 
 def _rule(op: Op, fresh: _Fresh, results: Mapping[Tensor, Any]) -> dict[str, Any]:
     slots = [slot for slot in op.slots if not slot.name.startswith(HIDDEN)]
     by_name = {slot.name: slot.tensor for slot in slots}
-    made: list[Any] = []
+    outputs: list[Any] = []
     for output in op.outputs:
         if output.desc.name.startswith(HIDDEN):
             continue
@@ -138,20 +138,20 @@ def _rule(op: Op, fresh: _Fresh, results: Mapping[Tensor, Any]) -> dict[str, Any
         found = results.get(output, fresh.values.get(by_name.get(output.desc.name)))  # type: ignore[arg-type]
         if not isinstance(found, torch.Tensor):
             raise NotImplementedError(f"nothing defines its output {output.desc.name!r}")
-        made.append(found)
-    sizes = [[_text(size, fresh.names) for size in value.shape] for value in made]
-    used = {symbol for value in made for size in value.shape if is_symbol(size) for symbol in _free(size)}
+        outputs.append(found)
+    sizes = [[_text(size, fresh.names) for size in value.shape] for value in outputs]
+    used = {symbol for value in outputs for size in value.shape if is_symbol(size) for symbol in _free(size)}
     inputs: list[list[str] | None] = []
     for slot in slots:
         value = fresh.values.get(slot.tensor) if slot.tensor is not None else None
-        told = () if value is None else value.shape if isinstance(value, torch.Tensor) else (value,)
-        defines = {size.node._expr for size in told if is_symbol(size)}
-        inputs.append([_name(size, fresh.names) for size in told] if defines & used else None)
+        numbers = () if value is None else value.shape if isinstance(value, torch.Tensor) else (value,)
+        defines = {size.node._expr for size in numbers if is_symbol(size)}
+        inputs.append([_name(size, fresh.names) for size in numbers] if defines & used else None)
         used -= defines
     if used:
         lacking = ", ".join(sorted(fresh.names.get(symbol, str(symbol)) for symbol in used))
         raise NotImplementedError(f"no input of the IR op determines {lacking}")
-    types = [dtypes.to_ge(value.dtype) for value in made]
+    types = [dtypes.to_ge(value.dtype) for value in outputs]
     return {"shape": {"inputs": inputs, "outputs": sizes}, "dtype": types}
 
 

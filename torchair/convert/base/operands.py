@@ -87,10 +87,10 @@ def dims_of(dims: Sequence[int] | int | None, rank: int) -> list[int]:
 def sizes(x: Tensor) -> tuple[Any, ...]:
     """Return the sizes of a tensor, some of which may be symbols."""
     assert x.meta is not None, "operands of a converter have metas"
-    return tuple(_settled(size) for size in x.meta.shape)
+    return tuple(_as_constant(size) for size in x.meta.shape)
 
 
-def _settled(size: Any) -> Any:
+def _as_constant(size: Any) -> Any:
     """Return a symbol with a constant value as that constant."""
     return int(size.node.expr) if is_symbol(size) and size.node.expr.is_number else size
 
@@ -102,7 +102,7 @@ def static_sizes(x: Tensor) -> list[int] | None:
 
 def same_size(a: Any, b: Any) -> bool:
     """Return whether two sizes are the same number or expression, without adding a guard."""
-    first, second = _settled(a), _settled(b)
+    first, second = _as_constant(a), _as_constant(b)
     if is_symbol(first) and is_symbol(second):
         return first.node.expr == second.node.expr
     return not is_symbol(first) and not is_symbol(second) and first == second

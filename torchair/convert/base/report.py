@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from torchair.ge.schema.op_dtypes import NOT_TAKEN
+from torchair.ge.schema.op_dtypes import NOT_ACCEPTED
 
 CARRIED = "an op that it depends on is opaque"
 """Why a converter declines an op that only completes another one."""
@@ -25,7 +25,7 @@ class Reason:
 
         torch's own op computes them, and nothing is lost here; but another engine cannot run the graph.
         """
-        return NOT_TAKEN.search(self.why) is not None
+        return NOT_ACCEPTED.search(self.why) is not None
 
     @property
     def is_told_by_another(self) -> bool:

@@ -46,7 +46,7 @@ class Schedule:
         found = self.waiting.setdefault(label, [])
         found += [op for op in ops if op not in found and op.type not in WITHOUT_STREAM]
 
-    def settle(self, made: Iterable[Op]) -> None:
+    def add_pending_edges(self, made: Iterable[Op]) -> None:
         """Add the pending edges to the first of the new ops on each stream."""
         if not self.waiting:
             return
@@ -59,7 +59,7 @@ def mark(
     graph: Graph, schedule: Schedule, node: fx.Node, read: Callable[[Any], list[Tensor]]
 ) -> Tensor | None:
     """Convert one stream call to the IR; `read` returns the tensors of an argument."""
-    target, here = node.target, _label_here(graph)
+    target, here = node.target, _current_label(graph)
     if target in stream_ops.ENTER:
         graph.scopes.append(_attributes(schedule, node))
     elif target in stream_ops.EXIT:
@@ -84,9 +84,9 @@ def mark(
         schedule.wait(schedule.label(node.args[:3]), waited)
     elif target in stream_ops.WAIT_TENSOR:
         x, dependency = read(list(node.args))
-        made: Tensor = ge.Identity(x)
-        made.op.after += [op for op in _producers(schedule, [dependency]) if op.type not in WITHOUT_STREAM]
-        return made
+        result: Tensor = ge.Identity(x)
+        result.op.after += [op for op in _producers(schedule, [dependency]) if op.type not in WITHOUT_STREAM]
+        return result
     return None
 
 
@@ -95,7 +95,7 @@ def label_of(op: Op) -> str | None:
     return op.attrs[stream_ops.LABEL].value if stream_ops.LABEL in op.attrs else None
 
 
-def _label_here(graph: Graph) -> str | None:
+def _current_label(graph: Graph) -> str | None:
     for scope in reversed(graph.scopes):
         if stream_ops.LABEL in scope:
             found = scope[stream_ops.LABEL]

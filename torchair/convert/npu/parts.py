@@ -35,8 +35,8 @@ def batch_norm_gather_stats(
         filled(start, FLOAT, size_of(mean, 1)) if part is None else cast(part, FLOAT)
         for part, start in ((running_mean, 0.0), (running_var, 1.0))
     ]
-    made = ge.SyncBatchNormGatherStats(*sums, total, *running, momentum=momentum, eps=eps)
-    return [cast(part, spec.dtype) for part, spec in zip(made, meta_outputs, strict=True)]
+    result = ge.SyncBatchNormGatherStats(*sums, total, *running, momentum=momentum, eps=eps)
+    return [cast(part, spec.dtype) for part, spec in zip(result, meta_outputs, strict=True)]
 
 
 @converter("npu.batch_norm_gather_stats_update.default")
@@ -45,13 +45,13 @@ def batch_norm_gather_stats_update(
 ):
     """Compute the same, and write back the running statistics."""
     kinds = [*meta_outputs, *(mean if part is None else part for part in (running_mean, running_var))]
-    made = batch_norm_gather_stats(
+    result = batch_norm_gather_stats(
         input, mean, invstd, running_mean, running_var, momentum, eps, counts, meta_outputs=kinds
     )
-    for part, new in zip((running_mean, running_var), made[2:], strict=True):
+    for part, new in zip((running_mean, running_var), result[2:], strict=True):
         if part is not None:
             ge.Assign(part, new)
-    return made[:2]
+    return result[:2]
 
 
 @converter("npu._npu_dtype_cast.default", "npu._npu_dtype_cast_backward.default")
@@ -64,8 +64,8 @@ def dtype_cast_plain(self, dtype):
 def dtype_cast(self, dtype, input_dtype=None, forward_dtype=None):
     """Cast between any two types; those that torch lacks are bytes outside the IR."""
     kind, source = ir_type(dtype), ir_type(input_dtype)
-    made = cast(as_type(self, source) if source in LACKING else self, kind)
-    return as_type(made, UINT8) if kind in LACKING else made
+    result = cast(as_type(self, source) if source in LACKING else self, kind)
+    return as_type(result, UINT8) if kind in LACKING else result
 
 
 @converter("npu.npu_gather_backward.default")

@@ -30,14 +30,14 @@ def from_rows(op: str, rows: Sequence[NpuOp]) -> Callable[..., Any]:
         if not row.ir:
             raise NotImplementedError("no IR op expresses these types")
         given |= {name: _copied(given[name]) for name in row.copies}
-        made = builders[row.ir](*row.inputs(given, _read), **_attributes(row, given), **_count(row, given))
-        listed = made if isinstance(made, tuple) else (made,)
+        result = builders[row.ir](*row.inputs(given, _read), **_attributes(row, given), **_count(row, given))
+        listed = result if isinstance(result, tuple) else (result,)
         for name, index in row.writes.items():
             ge.Assign(given[name], cast(listed[index], given[name].dtype))
         # torch has powers of two as bytes, unless they were given in their own type.
         bytes_of = LACKING | {E8M0} - {x.dtype for x in given.values() if isinstance(x, Tensor)}
         packed = tuple(_packed(part, row, bytes_of) for part in listed)
-        return row.results(packed if isinstance(made, tuple) else packed[0])
+        return row.results(packed if isinstance(result, tuple) else packed[0])
 
     return convert
 

@@ -94,8 +94,8 @@ class WrittenArgument:
 
 def _sliced(x: Tensor, dim: int, start: Any, end: Any) -> Tensor:
     begin, stop = bounds(start, end)
-    made: Tensor = ge.StridedSliceV2(x, pack([begin]), pack([stop]), [dim], [1])
-    return made
+    result: Tensor = ge.StridedSliceV2(x, pack([begin]), pack([stop]), [dim], [1])
+    return result
 
 
 def _convert(target: OpOverload, *args: Any) -> Tensor:
@@ -104,8 +104,8 @@ def _convert(target: OpOverload, *args: Any) -> Tensor:
     why_not = row.only(*args) if row.only else None
     if why_not is not None:
         raise NotImplementedError(f"it writes into a part of a tensor: {why_not}")
-    made: Tensor = row.fn(*args)
-    return made
+    result: Tensor = row.fn(*args)
+    return result
 
 
 @converter(WRAPPERS[0])
@@ -156,9 +156,9 @@ def _on_copies(
     if row.wants_meta:
         kwargs["meta_outputs"] = specs[0] if results == 1 else list(specs[:results])
     mark = len(current_graph().ops)
-    made = row.fn(*args, **kwargs)
-    returned = list(made) if isinstance(made, list | tuple) else [made]
-    attach_rules(op, args, kwargs_of_op, made, current_graph().ops[mark:])
+    result = row.fn(*args, **kwargs)
+    returned = list(result) if isinstance(result, list | tuple) else [result]
+    attach_rules(op, args, kwargs_of_op, result, current_graph().ops[mark:])
     own = returned if schema.returns else [None]
     return [*own, *_new_values(op, written, mark)]
 
@@ -166,7 +166,7 @@ def _on_copies(
 def _new_values(op: OpOverload, written: WrittenArgument, mark: int) -> list[Tensor]:
     """Return the bases after the op. If no kernel here runs the IR op, they have no values yet."""
     graph = current_graph()
-    is_known = all(_has_value(made) for made in graph.ops[mark:])
+    is_known = all(_has_value(result) for result in graph.ops[mark:])
     parts = [window.base for window in written.windows if window.is_part]
     if is_known and len(set(parts)) < len(parts):
         raise NotImplementedError("it writes two parts of one tensor, which may overlap")
@@ -187,8 +187,8 @@ def _new_values(op: OpOverload, written: WrittenArgument, mark: int) -> list[Ten
         if value.meta is None:
             value.meta = window.given.meta
         bases[window.base] = window.put(bases[window.base], value) if window.is_part else value
-    for made in graph.ops[mark:] if not is_known else ():
-        for output in made.outputs if made.type != "Const" else ():
+    for result in graph.ops[mark:] if not is_known else ():
+        for output in result.outputs if result.type != "Const" else ():
             output.meta = None
     return bases
 
@@ -202,9 +202,9 @@ def _has_value(op: Any) -> bool:
 
 def _new_value(given: Tensor, mark: int, last: int) -> Tensor | None:
     """Return the output with the name of the input that received the tensor."""
-    for made in reversed(current_graph().ops[mark:last]):
-        names = {slot.name for slot in made.slots if slot.tensor is given}
-        found = [output for output in made.outputs if output.desc.name in names]
+    for result in reversed(current_graph().ops[mark:last]):
+        names = {slot.name for slot in result.slots if slot.tensor is given}
+        found = [output for output in result.outputs if output.desc.name in names]
         if found:
             return found[0]
     return None

@@ -146,8 +146,8 @@ def reduce_scatter_tensor_coalesced(inputs, reduce_op, group_size, group_name):
 @converter(f"{_C10D}.broadcast.default")
 def broadcast(input, src, group_name):
     """Return the data of one rank; `src` counts inside the group."""
-    (made,) = ge.HcomBroadcast([input], root_rank=src, group=_named(group_name), outputs=1)
-    return made
+    (result,) = ge.HcomBroadcast([input], root_rank=src, group=_named(group_name), outputs=1)
+    return result
 
 
 @converter(f"{_C10D}.all_to_all_single.default")

@@ -44,9 +44,9 @@ def while_loop(cond_fn, body_fn, carried_inputs, additional_inputs, *, convert, 
     """Convert to a While with two sub-graphs. Values that do not change are passed through."""
     _check_results(meta_outputs)
     inputs = [*_inputs(carried_inputs), *_inputs(additional_inputs)]
-    parts = [convert(cond_fn, "cond"), convert(_carrying(body_fn, len(meta_outputs)), "body")]
-    made = _control("While", {"input": inputs}, len(inputs), parts)
-    return made[: len(meta_outputs)]
+    parts = [convert(cond_fn, "cond"), convert(_with_unchanged_inputs(body_fn, len(meta_outputs)), "body")]
+    result = _control("While", {"input": inputs}, len(inputs), parts)
+    return result[: len(meta_outputs)]
 
 
 def _check_results(specs: Sequence[Any]) -> None:
@@ -70,19 +70,19 @@ def _control(op_type: str, inputs: Mapping[str, Any], count: int, parts: Sequenc
         if len(part.feeds) != len(inputs["input"]):
             raise NotImplementedError("an operand is a Python number")
     names = [part.name for part in parts]
-    made: list[Tensor] = add_op(op_type, inputs, {}, [("output", count)], subgraphs=names)
-    return made
+    results: list[Tensor] = add_op(op_type, inputs, {}, [("output", count)], subgraphs=names)
+    return results
 
 
-def _carrying(body: fx.GraphModule, count: int) -> fx.GraphModule:
+def _with_unchanged_inputs(body: fx.GraphModule, count: int) -> fx.GraphModule:
     """Return a body that returns all of its inputs: the new ones, then those that stay."""
-    made = fx.GraphModule(body, copy.deepcopy(body.graph))
-    placeholders = [node for node in made.graph.nodes if node.op == "placeholder"]
-    output = made.graph.output_node()
+    result = fx.GraphModule(body, copy.deepcopy(body.graph))
+    placeholders = [node for node in result.graph.nodes if node.op == "placeholder"]
+    output = result.graph.output_node()
     returned = output.args[0]
     listed = returned if isinstance(returned, list | tuple) else (returned,)
     output.args = ((*listed, *placeholders[count:]),)
-    return made
+    return result
 
 
 @converter(higher_order.with_effects)
@@ -121,8 +121,8 @@ def _scan(
     """Process row after row with a carried value; stack the other results."""
     carry, rows = list(init), []
     for step in _steps(xs):
-        made = combine_fn(*carry, *(x[step] for x in xs), *more)
-        carry, row = list(made[: len(init)]), made[len(init) :]
+        result = combine_fn(*carry, *(x[step] for x in xs), *more)
+        carry, row = list(result[: len(init)]), result[len(init) :]
         rows.append(row)
     return [*carry, *(torch.stack(column) for column in zip(*rows, strict=True))]
 

@@ -37,8 +37,8 @@ def print_(tensors, msg_format, placeholder, summarize_size, tensor_detail):
         else:
             template += placeholder
         template += text.removeprefix(print_tensor.NUMBER)
-    made = ge.StringFormat(shown, template=template, placeholder=placeholder, summarize=summarize_size)
-    ge.PrintV2(made, output_stream=print_tensor.STREAMS[0], attrs={"_kernel": Str(KERNEL)})
+    result = ge.StringFormat(shown, template=template, placeholder=placeholder, summarize=summarize_size)
+    ge.PrintV2(result, output_stream=print_tensor.STREAMS[0], attrs={"_kernel": Str(KERNEL)})
 
 
 def _printable(x):
@@ -46,7 +46,7 @@ def _printable(x):
     return x if dtypes.BY_RUNTIME[x.dtype].name in taken(FORMAT, "x0") else cast(x, FLOAT)
 
 
-def _carried(op):
+def _as_opaque(op):
     """Keep the call as an opaque op: nothing is lost."""
 
     def call(*args, **kwargs):
@@ -57,4 +57,4 @@ def _carried(op):
 
 for op in print_tensor.OPS | save_tensor.OPS:
     if op.namespace == "npu":
-        converter(op)(_carried(op))
+        converter(op)(_as_opaque(op))

@@ -32,8 +32,8 @@ def from_sizes(number: Any, placeholders: Sequence[fx.Node], env: Mapping[fx.Nod
         for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if is_symbol(size):
                 known.setdefault(size.node.expr, functools.partial(size_of, env[node], dim))
-    made = _made(number.node.expr, known)
-    return made if isinstance(made, Tensor) else None
+    result = _made(number.node.expr, known)
+    return result if isinstance(result, Tensor) else None
 
 
 def _made(expr: Any, known: Mapping[Any, Callable[[], Any]]) -> Any:

@@ -42,7 +42,7 @@ def run_by_torch(
     wanted = [want for want in flat(node.meta.get("val")) if want is not None]
     acts_only = [op for op in ops if not wanted and _is_unknown(op)]
     if not unknown and not acts_only:
-        _forget_wishes(ops)
+        _drop_requested_calls(ops)
         return
     target: Any = node.target
     if not isinstance(target, OpOverload) and target not in WRAPPERS:
@@ -51,7 +51,7 @@ def run_by_torch(
             f"the IR op {lacking} has no kernel, and {target} is not a torch op that could run in its place"
         )
     hold(acts_only if not unknown else ops, TorchCall(target, args, kwargs), unknown)
-    _forget_wishes(ops)
+    _drop_requested_calls(ops)
 
 
 def _is_unknown(op: Op) -> bool:
@@ -63,7 +63,7 @@ def _is_unknown(op: Op) -> bool:
     return not catalogue().is_builtin(op.type)
 
 
-def _forget_wishes(ops: Sequence[Op]) -> None:
+def _drop_requested_calls(ops: Sequence[Op]) -> None:
     """Remove requested calls, which are now part of the whole node's call."""
     for op in ops:
         if CALL in op.attrs and not op.attrs[CALL].value:

@@ -22,7 +22,7 @@ WHILE = ("While", "StatelessWhile")
 Run = Callable[[Graph, list[Any]], list[Any]]
 
 
-def takes_number(op: Op, number: int, part: Graph) -> bool:
+def is_number_input(op: Op, number: int, part: Graph) -> bool:
     """Return whether input `number` is a plain number for its sub-graphs; else it is data, even if
     constant.
     """
@@ -51,13 +51,13 @@ def control_node(
     """
     if op.type in IF:
         condition, *rest = inputs
-        made = graph.call_function(torch.ops.higher_order.cond, (condition, *modules, tuple(rest)))
-        return made, len(op.outputs)
+        result = graph.call_function(torch.ops.higher_order.cond, (condition, *modules, tuple(rest)))
+        return result, len(op.outputs)
     count = carried(parts[1])
-    made = graph.call_function(
+    result = graph.call_function(
         torch.ops.higher_order.while_loop, (*modules, tuple(inputs[:count]), tuple(inputs[count:]))
     )
-    return made, count
+    return result, count
 
 
 def shaped_for_torch(op: Op, parts: Sequence[Graph], modules: Sequence[fx.GraphModule]) -> None:

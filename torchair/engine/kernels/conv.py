@@ -107,5 +107,5 @@ def conv_backprop_filter(
     """Return the gradient of the filters, whose shape is `filter_size`; half precision returns float32."""
     shape_only = x.new_empty(filter_size)
     mask = [False, True, False]
-    made = _gradient(out_backprop, x, shape_only, mask, strides, pads, dilations, groups, data_format)[1]
-    return made if made.dtype == torch.float64 else made.float()
+    result = _gradient(out_backprop, x, shape_only, mask, strides, pads, dilations, groups, data_format)[1]
+    return result if result.dtype == torch.float64 else result.float()

@@ -29,13 +29,13 @@ def bitcast(x, *, type, keep_dim, types):
     source, have, want = types["x"], dtypes.bits(types["x"]), dtypes.bits(type)
     x = x.unsqueeze(-1) if have > want and not keep_dim else x
     if type in dtypes.SMALL:
-        made = x if source in dtypes.SMALL and source == type else unpack(x, type)
+        result = x if source in dtypes.SMALL and source == type else unpack(x, type)
     elif source in dtypes.SMALL:
-        made = pack(x, source, dtypes.to_torch(type))
+        result = pack(x, source, dtypes.to_torch(type))
     else:
         # torch splits and joins only adjacent bytes; the layout of an IR tensor is not known.
-        made = (x if have == want else x.contiguous()).view(dtypes.to_torch(type))
-    return made.squeeze(-1) if have < want and not keep_dim else made
+        result = (x if have == want else x.contiguous()).view(dtypes.to_torch(type))
+    return result.squeeze(-1) if have < want and not keep_dim else result
 
 
 @kernel("CastLike")

@@ -175,8 +175,8 @@ def _others(x):
 
 def _per_channel(statistic, x):
     """Return a statistic in float32, shaped to broadcast with x."""
-    made = _statistic(statistic)
-    return made if made.ndim == x.ndim else made.reshape(1, -1, *[1] * (x.ndim - 2))
+    result = _statistic(statistic)
+    return result if result.ndim == x.ndim else result.reshape(1, -1, *[1] * (x.ndim - 2))
 
 
 def _normed(x, mean, variance, epsilon):

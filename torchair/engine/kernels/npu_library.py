@@ -32,11 +32,11 @@ def _typed(ir: str, fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
-        made = list(fn(*args, **kwargs))
+        results = list(fn(*args, **kwargs))
         for index in places:
-            if made[index].dtype == torch.uint8:
-                made[index] = made[index].view(dtypes.to_torch(E8M0))
-        return tuple(made)
+            if results[index].dtype == torch.uint8:
+                results[index] = results[index].view(dtypes.to_torch(E8M0))
+        return tuple(results)
 
     return run if places else fn
 

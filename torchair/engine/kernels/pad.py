@@ -59,8 +59,8 @@ def mirror_pad(x, paddings: Ints, *, mode):
 
 def _mirrored(x, dim, begin, end, mode):
     size, border = x.shape[dim], {"REFLECT": 1, "SYMMETRIC": 0}[mode]
-    before, behind = x.narrow(dim, border, begin), x.narrow(dim, size - border - end, end)
-    return torch.cat([before.flip(dim), x, behind.flip(dim)], dim)
+    before, after = x.narrow(dim, border, begin), x.narrow(dim, size - border - end, end)
+    return torch.cat([before.flip(dim), x, after.flip(dim)], dim)
 
 
 @kernel("Pad")

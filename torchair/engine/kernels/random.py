@@ -78,9 +78,9 @@ def stateless_drop_out_gen_mask(
 ):
     """Return one bit for each element, 1 with probability `prob`, in whole blocks of 128 bits."""
     count = math.prod(shape)
-    kept = stateless_bernoulli(shape, prob, seed, _offset_or_zero(offset), dtype=_UINT8, device=device)
+    mask_bits = stateless_bernoulli(shape, prob, seed, _offset_or_zero(offset), dtype=_UINT8, device=device)
     blocks = (count + _MASK_BITS - 1) // _MASK_BITS
-    padded = torch.constant_pad_nd(kept.reshape(-1), [0, blocks * _MASK_BITS - count])
+    padded = torch.constant_pad_nd(mask_bits.reshape(-1), [0, blocks * _MASK_BITS - count])
     return (padded.view(-1, 8) << _bit_numbers(device)).sum(1, dtype=torch.uint8)
 
 
@@ -88,9 +88,9 @@ def stateless_drop_out_gen_mask(
 def drop_out_do_mask(x, mask, keep_prob: Value):
     """Return x / keep_prob where the bit of the mask is 1, else 0."""
     bits = (mask.unsqueeze(1) >> _bit_numbers(mask.device)) & 1
-    kept = bits.reshape(-1).narrow(0, 0, x.numel()).reshape(x.shape).to(torch.bool)
+    keep_mask = bits.reshape(-1).narrow(0, 0, x.numel()).reshape(x.shape).to(torch.bool)
     scale = keep_prob.items[0] if isinstance(keep_prob, Host) else keep_prob
-    return torch.where(kept, x / scale, 0).to(x.dtype)
+    return torch.where(keep_mask, x / scale, 0).to(x.dtype)
 
 
 @kernel("StatelessRandperm")

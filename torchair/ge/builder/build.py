@@ -220,10 +220,10 @@ def _literal_dtype(proto: Prototype, param: Param, value: Any, named: Mapping[st
     if param.dtypes and set(param.dtypes) <= _INDEX_TYPES:
         return dtypes.BY_NAME["INT64" if "INT64" in param.dtypes else "INT32"].runtime
     pool = _FLOATS if isinstance(first, float) else _INTS
-    beside: list[Any] = []
+    others: list[Any] = []
     for other in named.values():
-        beside.extend(other if isinstance(other, list | tuple) else [other])
-    found = {dtypes.BY_RUNTIME[t.dtype].name for t in beside if isinstance(t, Tensor)} & set(pool)
+        others.extend(other if isinstance(other, list | tuple) else [other])
+    found = {dtypes.BY_RUNTIME[t.dtype].name for t in others if isinstance(t, Tensor)} & set(pool)
     if len(found) > 1:
         raise BadConverter(
             f"{proto.name}: the dtype of the literal {value!r} is ambiguous: it could be any of "

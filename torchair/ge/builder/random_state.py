@@ -45,7 +45,7 @@ def _is_of(op: Op, device: torch.device) -> bool:
     return op.type == "Unpack" and _OWNER in op.attrs and op.attrs[_OWNER].value == str(device)
 
 
-def draws_numbers(op: Op) -> bool:
+def is_random(op: Op) -> bool:
     """Return whether the op uses a generator, so that its order among random ops matters."""
     return any(_OWNER in tensor.op.attrs for tensor in op.inputs)
 

@@ -97,10 +97,10 @@ def _picked(
         return None
     place = results[output]
     if place not in makes:
-        hidden = sum(made.desc.name.startswith(HIDDEN) for made in anchor.outputs)
-        made = Tensor(anchor, len(anchor.outputs), f"{HIDDEN}y{hidden}")
-        made.meta = output.meta
-        anchor.outputs.append(made)
+        hidden = sum(result.desc.name.startswith(HIDDEN) for result in anchor.outputs)
+        result = Tensor(anchor, len(anchor.outputs), f"{HIDDEN}y{hidden}")
+        result.meta = output.meta
+        anchor.outputs.append(result)
         makes.append(place)
     return _slot_of(op, anchor.outputs[makes.index(place)])
 
@@ -224,25 +224,25 @@ def release(graph: Graph, may_run: Callable[[Any], bool]) -> dict[Op, str]:
 
     Return the ops that these calls ran, with the names of the torch ops.
     """
-    gone: dict[Op, str] = {}
+    removed: dict[Op, str] = {}
     without = skipped(graph)
     for op in [op for op in graph.ops if CALL in op.attrs]:
         for name in _operators(_facts(op)):
             target = find_target(name)
             if target is None or not may_run(target):
-                gone[op] = name
+                removed[op] = name
     picks = [op for op in graph.ops if CALL in op.attrs and "target" not in _facts(op)]
     for op in picks:
-        names = [gone[tensor.op] for tensor in inputs_of(op) if tensor.op in gone]
-        gone |= {op: names[0]} if names else {}
-    for op in gone:
+        names = [removed[tensor.op] for tensor in inputs_of(op) if tensor.op in removed]
+        removed |= {op: names[0]} if names else {}
+    for op in removed:
         del op.attrs[CALL]
         op.slots = [slot for slot in op.slots if not slot.name.startswith(HIDDEN)]
         op.outputs = [tensor for tensor in op.outputs if not tensor.desc.name.startswith(HIDDEN)]
     for op in reversed(graph.ops):
-        for before in [tensor.op for tensor in op.inputs if op in gone and tensor.op in without]:
-            gone.setdefault(before, gone[op])
-    return gone
+        for before in [tensor.op for tensor in op.inputs if op in removed and tensor.op in without]:
+            removed.setdefault(before, removed[op])
+    return removed
 
 
 def _operators(facts: dict[str, Any]) -> list[str]:

@@ -51,8 +51,8 @@ def torch_op(
     if not isinstance(target, OpOverload):
         objects["target"] = target
     attrs = {"target": Str(name), "args": Str(text), "results": Str(str(results))}
-    made: list[Tensor] = add_op("TorchOp", {"x": tensors}, attrs, [("y", results)], objects=objects)
-    return made
+    outputs: list[Tensor] = add_op("TorchOp", {"x": tensors}, attrs, [("y", results)], objects=objects)
+    return outputs
 
 
 def encoded(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, list[Tensor], dict[str, Any]]:

@@ -424,13 +424,13 @@ def _is_general(op: Op, proto: Prototype) -> bool:
         or bool(op.subgraphs)
         # Readers of the text may not have the user's prototypes.
         or not catalogue().is_builtin(op.type)
-        or not all(_builder_takes(name, attr, proto) for name, attr in op.attrs.items())
+        or not all(_builder_accepts(name, attr, proto) for name, attr in op.attrs.items())
         or any(row.required and row.name not in op.attrs for row in proto.attrs)
         or (op.type in INPUT_TYPES and "index" not in op.attrs)
     )
 
 
-def _builder_takes(name: str, attr: Attr, proto: Prototype) -> bool:
+def _builder_accepts(name: str, attr: Attr, proto: Prototype) -> bool:
     row = proto.attr_by_name.get(name)
     if row is not None:
         return type(attr) is BY_PROTOTYPE.get(row.type)
@@ -451,7 +451,7 @@ def _output_counts(op: Op, proto: Prototype) -> dict[str, tuple[str, int]]:
 
 def _variables(graph: Graph) -> dict[Tensor, str]:
     """Name the variables: `Add_1:0` is `Add_1_0`; names that would collide get underscores."""
-    made: dict[Tensor, str] = {}
+    results: dict[Tensor, str] = {}
     taken = {"ge", "torch", "tensor", "float", "current_graph", "inf", "nan", "_", *RESERVED}
     for op in graph.ops:
         for tensor in op.outputs:
@@ -460,8 +460,8 @@ def _variables(graph: Graph) -> dict[Tensor, str]:
             while name in taken:
                 name += "_"
             taken.add(name)
-            made[tensor] = name
-    return made
+            results[tensor] = name
+    return results
 
 
 def _mapping(attrs: Mapping[str, Attr]) -> str:

@@ -17,7 +17,7 @@ from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, ConstantResult, Graph, O
 from torchair.ge.prototype import AttrParam, Param, Prototype, catalogue
 from torchair.ge.schema.formats import formats_of
 from torchair.ge.schema.op_dtypes import taken, undeclared
-from torchair.ge.toposort import out_of_place, sort_ops
+from torchair.ge.toposort import first_misplaced, sort_ops
 
 
 def verify(graph: Graph) -> None:
@@ -124,7 +124,7 @@ def _edge(graph: Graph, op: Op, name: str, tensor: Tensor) -> None:
 
 
 def _order(graph: Graph) -> None:
-    found = out_of_place(graph)
+    found = first_misplaced(graph)
     if found is None:
         return
     op, before = found

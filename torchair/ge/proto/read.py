@@ -201,11 +201,11 @@ def _desc(message: Any) -> Desc:
 def _attributes(message: Any, proto: Prototype | None) -> dict[str, Attr]:
     """Return attributes sorted by name: the order of a protobuf map has no meaning."""
     rows = proto.attr_by_name if proto is not None else {}
-    made: dict[str, Attr] = {}
+    results: dict[str, Attr] = {}
     for name in sorted(message.attr):
         wanted = BY_PROTOTYPE.get(rows[name].type) if name in rows else KNOWN.get(name)
-        made[name] = attribute(message.attr[name], wanted)
-    return made
+        results[name] = attribute(message.attr[name], wanted)
+    return results
 
 
 def attribute(message: Any, wanted: type[Attr] | None = None) -> Attr:
@@ -217,16 +217,16 @@ def attribute(message: Any, wanted: type[Attr] | None = None) -> Attr:
     if kind is None:
         return _raw(message)
     try:
-        made = kind(kind.get(message))
+        result = kind(kind.get(message))
     except UnicodeDecodeError:
         return _raw(message)
     if which == "list":
-        made.stored_tag = message.list.val_type
+        result.stored_tag = message.list.val_type
     again = schema.attr_def()
-    made.merge_to(again)
+    result.merge_to(again)
     # Sign and payload of a NaN do not survive in Python, and have no meaning.
-    is_same = again.SerializeToString() == message.SerializeToString() or _has_nan(made.value)
-    return made if is_same else _raw(message)
+    is_same = again.SerializeToString() == message.SerializeToString() or _has_nan(result.value)
+    return result if is_same else _raw(message)
 
 
 def _has_nan(value: Any) -> bool:
@@ -263,16 +263,16 @@ def _tensor(message: Any) -> Attr:
     shape = tuple(desc.shape.dim) if desc.HasField("shape") else None
     layout = desc.layout
     _clear(desc, *(("dtype",) if known else ()), "shape", "layout")
-    made = Tensor.from_bytes(whole.data, dtype, shape, layout, _rest(desc))
+    result = Tensor.from_bytes(whole.data, dtype, shape, layout, _rest(desc))
     again = schema.message("TensorDescriptor")
-    made.describe_to(again)
+    result.describe_to(again)
     usual = (
         whole.HasField("desc")
         and again == whole.desc
         and _only(message, "t")
         and _only(whole, "desc", "data")
     )
-    return made if usual else _raw(message)
+    return result if usual else _raw(message)
 
 
 def _only(message: Any, *fields: str) -> bool:

@@ -149,15 +149,17 @@ def _classes() -> dict[str, Any]:
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
     file = descriptor_pb2.FileDescriptorProto(name="torchair/ge_ir.proto", package=PACKAGE, syntax="proto3")
-    made: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, rows in MESSAGES.items():
         parent, _, own = name.rpartition(".")
-        made[name] = made[parent].nested_type.add(name=own) if parent else file.message_type.add(name=own)
+        results[name] = (
+            results[parent].nested_type.add(name=own) if parent else file.message_type.add(name=own)
+        )
         for row in rows.split(";"):
-            _add_field(made[name], name, row.strip())
+            _add_field(results[name], name, row.strip())
     for name, values in ENUMS.items():
         parent, _, own = name.rpartition(".")
-        enum = made[parent].enum_type.add(name=own) if parent else file.enum_type.add(name=own)
+        enum = results[parent].enum_type.add(name=own) if parent else file.enum_type.add(name=own)
         for number, value in enumerate(values.split()):
             enum.value.add(name=value, number=number)
     return file

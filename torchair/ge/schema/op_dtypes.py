@@ -21,7 +21,7 @@ from torchair.ge.graph import INPUT_TYPES, Op
 from torchair.ge.host import Host
 from torchair.ge.prototype import Param, Prototype, catalogue
 
-FORGOTTEN = Path(__file__).parents[1] / "opdefs" / "forgotten_dtypes.json"
+UNDECLARED_TYPES = Path(__file__).parents[1] / "opdefs" / "forgotten_dtypes.json"
 """Entries of (op, slot, data type, evidence), as patterns: accepted, but missing in the prototype."""
 
 _INTEGERS = ("INT16", "INT32", "INT64")
@@ -42,7 +42,7 @@ Integers are not computed in floats: results that wrap around would be rounded. 
 compared with zero.
 """
 
-NOT_TAKEN = re.compile("does not accept [A-Z][A-Z0-9_]* as ")
+NOT_ACCEPTED = re.compile("does not accept [A-Z][A-Z0-9_]* as ")
 """Pattern of the message that an op has no type for a value."""
 _OF_THE_TYPE_ITSELF = ("Bitcast", "NextAfter")
 """The results of these ops depend on how values are stored: another type gives another result."""
@@ -72,7 +72,7 @@ def _param(proto: Prototype, slot: str) -> Param | None:
 def forgotten() -> tuple[tuple[str, str, str, str], ...]:
     """Load the table."""
     return tuple(
-        (op, slot, dtype, evidence) for op, slot, dtype, evidence in json.loads(FORGOTTEN.read_text())
+        (op, slot, dtype, evidence) for op, slot, dtype, evidence in json.loads(UNDECLARED_TYPES.read_text())
     )
 
 

@@ -79,15 +79,15 @@ def _take_exact(graph: Graph) -> None:
 
 def _obvious_results(graph: Graph) -> list[Result]:
     output = graph.output
-    made: list[Result] = []
+    outputs: list[Result] = []
     for slot in output.slots if output is not None else ():
         if slot.tensor is None:
             continue
         desc = input_desc(output, slot) if output is not None else slot.desc
         known = desc.shape is not None and -2 not in desc.shape
         sizes = [2 if size < 0 else size for size in desc.shape or ()]
-        made.append(TensorResult(slot.tensor, _in_order(sizes, len(made)) if known else None))
-    return made
+        outputs.append(TensorResult(slot.tensor, _in_order(sizes, len(outputs)) if known else None))
+    return outputs
 
 
 def _in_order(sizes: Sequence[int], storage: int) -> Layout:
@@ -201,9 +201,9 @@ def _as_layout(
             "a result has an impossible layout",
             got=f"sizes {sizes}, strides {strides}, {rest}"[:200],
         )
-    made = tuple(_as_step(*step) for step in steps)
+    outputs = tuple(_as_step(*step) for step in steps)
     where = torch.device(device)
-    return Layout(tuple(sizes), tuple(strides), dtype=_named(dtype), device=where, steps=made, **rest)
+    return Layout(tuple(sizes), tuple(strides), dtype=_named(dtype), device=where, steps=outputs, **rest)
 
 
 def _step(step: ViewStep) -> list[Any]:

@@ -37,14 +37,14 @@ def fold_constants(graph: Graph, ctx: PassContext) -> int:
     if ctx.compute is None:
         return 0
     constant = _constant_ops(graph)
-    wanted = _wanted(graph, constant)
-    if not wanted:
+    foldable = _foldable(graph, constant)
+    if not foldable:
         return 0
     values: dict[Tensor, Any] = {}
     with disable_modes():
-        for op in _cone(wanted, constant):
+        for op in _cone(foldable, constant):
             values.update(zip(op.outputs, ctx.compute(op, values), strict=True))
-        return sum(_replace(graph, op, values) for op in wanted)
+        return sum(_replace(graph, op, values) for op in foldable)
 
 
 def _constant_ops(graph: Graph) -> dict[Op, bool]:
@@ -63,7 +63,7 @@ def _is_pure(op: Op) -> bool:
     return is_alone and bool(op.inputs) and bool(op.outputs)
 
 
-def _wanted(graph: Graph, constant: Mapping[Op, bool]) -> list[Op]:
+def _foldable(graph: Graph, constant: Mapping[Op, bool]) -> list[Op]:
     """Return the constant ops with a non-constant reader whose results are tensors worth storing."""
     read = {tensor.op for op in graph.ops if op not in constant for tensor in op.inputs}
     returned = {tensor.op for tensor in graph.returned}
@@ -83,17 +83,17 @@ def _fits(op: Op) -> bool:
 
 def _bytes(op: Op) -> float:
     """Return the size of the results in bytes, or infinity if they are not plain tensors of known size."""
-    made: list[Any] = [tensor.meta for tensor in op.outputs if not isinstance(tensor.meta, Host)]
-    if not all(isinstance(value, torch.Tensor) and value.layout is torch.strided for value in made):
+    results: list[Any] = [tensor.meta for tensor in op.outputs if not isinstance(tensor.meta, Host)]
+    if not all(isinstance(value, torch.Tensor) and value.layout is torch.strided for value in results):
         return float("inf")
-    if any(is_symbol(size) for value in made for size in value.shape):
+    if any(is_symbol(size) for value in results for size in value.shape):
         return float("inf")
-    return sum(value.numel() * value.element_size() for value in made)
+    return sum(value.numel() * value.element_size() for value in results)
 
 
-def _cone(wanted: list[Op], constant: Mapping[Op, bool]) -> list[Op]:
+def _cone(foldable: list[Op], constant: Mapping[Op, bool]) -> list[Op]:
     """Return all ops that these depend on, in order."""
-    needed, waiting = set[Op](), list(wanted)
+    needed, waiting = set[Op](), list(foldable)
     while waiting:
         op = waiting.pop()
         if op not in needed:
@@ -107,24 +107,24 @@ def _replace(graph: Graph, op: Op, values: Mapping[Tensor, Any]) -> int:
 
     Constants are on the device of the graph: results that FX has on another device stay.
     """
-    if not all(_is_as_promised(tensor, values[tensor]) for tensor in op.outputs):
+    if not all(_is_on_device(tensor, values[tensor]) for tensor in op.outputs):
         return 0
     place = graph.ops.index(op)
     for tensor in op.outputs:
         value = values[tensor].detach().cpu().contiguous()
         with graph:
             # Not readable, so that it is not merged with an equal constant, which may come after its reader.
-            made: Tensor = ge.Const(value, readable=False)
-        made.op.origin = op.origin
-        made.desc.attrs.update(tensor.desc.attrs)
+            result: Tensor = ge.Const(value, readable=False)
+        result.op.origin = op.origin
+        result.desc.attrs.update(tensor.desc.attrs)
         graph.ops.insert(place, graph.ops.pop())
-        graph.replace(tensor, made)
+        graph.replace(tensor, result)
     return 1
 
 
-def _is_as_promised(tensor: Tensor, value: Any) -> bool:
+def _is_on_device(tensor: Tensor, value: Any) -> bool:
     """Return whether the value is a tensor on the device where FX has it."""
-    promised = tensor.meta
-    if not isinstance(value, torch.Tensor) or not isinstance(promised, torch.Tensor):
+    expected = tensor.meta
+    if not isinstance(value, torch.Tensor) or not isinstance(expected, torch.Tensor):
         return False
-    return value.device.type == promised.device.type
+    return value.device.type == expected.device.type

@@ -10,13 +10,13 @@ from torchair.passes.pass_manager import PassContext
 
 def optimize_sym_pack(graph: Graph, ctx: PassContext) -> int:
     """Merge packs into host inputs, equal packs into one; Data ops with other readers stay."""
-    made: dict[tuple[int, ...], Tensor] = {}
+    results: dict[tuple[int, ...], Tensor] = {}
     found = {op: _arguments(graph, op) for op in graph.ops if op.type == "Pack"}
     packs = {op: arguments for op, arguments in found.items() if arguments}
     for op, arguments in packs.items():
-        if arguments not in made:
-            made[arguments] = _packed_input(graph, op, arguments)
-        graph.replace(op.outputs[0], made[arguments])
+        if arguments not in results:
+            results[arguments] = _packed_input(graph, op, arguments)
+        graph.replace(op.outputs[0], results[arguments])
     graph.remove(packs)
     return len(packs)
 

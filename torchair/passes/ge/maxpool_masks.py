@@ -28,8 +28,8 @@ def pool_with_masks(graph: Graph, ctx: PassContext) -> int:
         y, mask = _build(graph, op, ge.MaxPoolWithArgmaxV1, x)
         _take_place(graph, op.outputs[0], y)
         for reader in readers:
-            made = _build(graph, reader, ge.MaxPoolGradWithArgmaxV1, x, reader.inputs[1], mask)
-            _take_place(graph, reader.outputs[0], made)
+            result = _build(graph, reader, ge.MaxPoolGradWithArgmaxV1, x, reader.inputs[1], mask)
+            _take_place(graph, reader.outputs[0], result)
         graph.remove([*readers, op])
         changed += 1
     return changed
@@ -60,9 +60,9 @@ def _build(graph: Graph, old: Op, make: Any, *inputs: Tensor) -> Any:
     count, place = len(graph.ops), graph.ops.index(old)
     origin, graph.origin = graph.origin, old.origin
     with graph:
-        made = make(*inputs, **_window(old))
+        result = make(*inputs, **_window(old))
     graph.origin = origin
     new = graph.ops[count:]
     graph.ops[count:] = []
     graph.ops[place:place] = new
-    return made
+    return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchair.ge.builder.random_state import draws_numbers
+from torchair.ge.builder.random_state import is_random
 from torchair.ge.graph import Graph, Op
 from torchair.ge.toposort import STRATEGIES
 from torchair.passes.ge.dead_code import EFFECTS
@@ -34,4 +34,4 @@ def _sort(graph: Graph, strategy: str) -> int:
 
 
 def _stays(op: Op) -> bool:
-    return op.type in EFFECTS or bool(op.subgraphs) or draws_numbers(op)
+    return op.type in EFFECTS or bool(op.subgraphs) or is_random(op)

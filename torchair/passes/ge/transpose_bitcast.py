@@ -51,9 +51,9 @@ def _bits(graph: Graph, cast: Tensor) -> Tensor | None:
     place, origin = graph.ops.index(cast.op), graph.origin
     graph.origin = cast.op.origin
     with graph:
-        made: Tensor = ge.Bitcast(source, type=cast.dtype)
+        result: Tensor = ge.Bitcast(source, type=cast.dtype)
     graph.origin = origin
     assert isinstance(cast.meta, torch.Tensor), "a Bitcast returns a tensor"
-    made.meta, made.desc.dtype = cast.meta.mT, cast.dtype
+    result.meta, result.desc.dtype = cast.meta.mT, cast.dtype
     graph.ops.insert(place, graph.ops.pop())
-    return made
+    return result

@@ -3,7 +3,7 @@
 Values fall into groups: two values are in one group when one may be a view of the other. The op's schema says
 so (`Tensor(a) -> Tensor(a)`), or the fake values have equal storages. A group that contains an input or a
 constant is never overwritten unless the graph itself writes it back. Membership in one group means that
-values may alias, not that they must: `reshape` may copy. `same_place` tests that they must.
+values may alias, not that they must: `reshape` may copy. `is_same_view` tests that they must.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Memory:
     def readers(self, node: fx.Node) -> list[fx.Node]:
         """Return all nodes that read or write the data of the group. A view does neither; its readers do."""
         found = {user: None for member in self.group(node) for user in member.users}
-        return [user for user in found if not is_untouching(user)]
+        return [user for user in found if not reads_no_data(user)]
 
     def later_readers(self, old: fx.Node, node: fx.Node) -> list[fx.Node]:
         """Return the readers after `node`.
@@ -124,13 +124,13 @@ class Memory:
         root, now = self.root(old), self.position[node]
         later = {m: [u for u in m.users if self.position[u] > now] for m in self._live[root]}
         self._live[root] = {member: None for member, users in later.items() if users}
-        return [user for users in later.values() for user in users if not is_untouching(user)]
+        return [user for users in later.values() for user in users if not reads_no_data(user)]
 
     def is_returned(self, node: fx.Node) -> bool:
         """Return whether the graph returns this memory to the caller."""
         return any(user.op == "output" for member in self.group(node) for user in member.users)
 
-    def reads_again(self, node: fx.Node, value: fx.Node, *but: fx.Node) -> bool:
+    def reads_otherwise(self, node: fx.Node, value: fx.Node, *but: fx.Node) -> bool:
         """Return whether `node` reads the memory of `value` through an argument other than the nodes in
         `but`.
         """
@@ -138,7 +138,7 @@ class Memory:
         return any(self.root(arg) is root for arg in node.all_input_nodes if arg not in but)
 
 
-def is_untouching(node: fx.Node) -> bool:
+def reads_no_data(node: fx.Node) -> bool:
     """Return whether the node reads only sizes, or makes a view, whose readers count instead."""
     if node.target in METADATA or node.target is operator.getitem or is_reshape(node):
         return True
@@ -153,7 +153,7 @@ def is_reshape(node: fx.Node) -> bool:
     return result is not None and source is not None and storage_id(result) == storage_id(source)
 
 
-def same_place(a: Any, b: Any) -> bool:
+def is_same_view(a: Any, b: Any) -> bool:
     """Return whether these are certainly the same elements of the same memory.
 
     That is: one node, or views of one node that cover the same elements in the same order.
@@ -168,10 +168,10 @@ def same_place(a: Any, b: Any) -> bool:
         return False
     # The stride of a dim of size 1 has no effect.
     steps = [[step for n, step in zip(t.shape, t.stride(), strict=True) if _key(n) != 1] for t in (x, y)]
-    return same_sizes(*steps) and place_root(a) is place_root(b)
+    return same_sizes(*steps) and view_root(a) is view_root(b)
 
 
-def place_root(node: fx.Node) -> fx.Node:
+def view_root(node: fx.Node) -> fx.Node:
     """Return the node that this node is certainly a view of, through views and through in-place ops."""
     while is_reshape(node) or is_strict_view(node.target) or is_in_place(node):
         node = node.args[0]  # type: ignore[assignment]
@@ -220,7 +220,7 @@ def overlaps_itself(memory: Memory, node: fx.Node) -> bool:
     return memory.has_loose_views(node)
 
 
-def apart(a: fx.Node, b: fx.Node) -> bool:
+def are_disjoint(a: fx.Node, b: fx.Node) -> bool:
     """Return whether two views of one memory certainly have no element in common.
 
     False where sizes are not known.
@@ -234,7 +234,7 @@ def apart(a: fx.Node, b: fx.Node) -> bool:
     if 0 in (*x.shape, *y.shape):
         return True
     (first, last), (start, end) = _span(x), _span(y)
-    return last < start or end < first or _apart_in_a_dim(x, y)
+    return last < start or end < first or _disjoint_in_a_dim(x, y)
 
 
 def _span(x: torch.Tensor) -> tuple[int, int]:
@@ -242,7 +242,7 @@ def _span(x: torch.Tensor) -> tuple[int, int]:
     return int(x.storage_offset()), int(x.storage_offset()) + reach
 
 
-def _apart_in_a_dim(x: torch.Tensor, y: torch.Tensor) -> bool:
+def _disjoint_in_a_dim(x: torch.Tensor, y: torch.Tensor) -> bool:
     """Return whether two boxes in the grid that the strides span are disjoint in one dim."""
     if x.stride() != y.stride() or 0 in x.stride():
         return False

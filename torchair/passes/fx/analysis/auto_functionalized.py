@@ -32,7 +32,7 @@ from torchair.core.torch_private.operators.schemas import (
     auto_functionalized_v2_dense,
 )
 from torchair.fxgraph.effects import flat, written_names
-from torchair.passes.fx.analysis.alias_analysis import same_place
+from torchair.passes.fx.analysis.alias_analysis import is_same_view
 from torchair.passes.fx.analysis.inplace_analysis import InPlace, copy_back, getitem
 from torchair.passes.pass_manager import PassContext
 
@@ -112,11 +112,11 @@ def _unwrap(graph: fx.Graph, node: fx.Node, fake_mode: FakeTensorMode | None) ->
                 copies[inner] = graph.node_copy(inner, copies.__getitem__)
                 about = {key: value for key, value in node.meta.items() if key not in OWN}
                 copies[inner].meta = {**inner.meta, **about}
-    made: Any = fx.map_arg(traced.graph.output_node().args[0], copies.__getitem__)
+    result: Any = fx.map_arg(traced.graph.output_node().args[0], copies.__getitem__)
     for place, value in enumerate(node.meta["val"]):
-        if made[place] not in nodes and isinstance(made[place], fx.Node):
-            made[place].meta["val"] = value  # with the symbols of the graph
-    _pick(graph, node, made)
+        if result[place] not in nodes and isinstance(result[place], fx.Node):
+            result[place].meta["val"] = value  # with the symbols of the graph
+    _pick(graph, node, result)
     for copy in reversed(copies.values()):
         if copy not in nodes and not copy.users and not copy.is_impure():
             graph.erase_node(copy)
@@ -193,7 +193,7 @@ def _copy(slot: Slot, number: int, old: fx.Node) -> fx.Node | None:
     new = slot.new
     if new is not None and len(slot.olds) > 1:
         new = getitem(new, number)
-    return copy_back(new, lambda target: same_place(target, old))
+    return copy_back(new, lambda target: is_same_view(target, old))
 
 
 def _free(work: InPlace, slot: Slot) -> None:

@@ -28,12 +28,12 @@ from torchair.fxgraph.symbols import equal
 from torchair.passes.fx.analysis.alias_analysis import (
     RESHAPES,
     Memory,
-    apart,
+    are_disjoint,
     is_in_place,
     is_reshape,
+    is_same_view,
     is_strict_view,
     overlaps_itself,
-    same_place,
     same_sizes,
     tensor,
 )
@@ -52,7 +52,7 @@ PARTS: dict[Any, Any] = {
 
 
 @functools.cache
-def twin_of(op: Any) -> OpOverload | None:
+def in_place_variant(op: Any) -> OpOverload | None:
     """Return the in-place variant, for example `aten.index_copy_.default` for `aten.index_copy.default`.
 
     It has the same arguments and writes the first one.
@@ -60,13 +60,13 @@ def twin_of(op: Any) -> OpOverload | None:
     if not isinstance(op, OpOverload) or mutates(op) or returns_views(op):
         return None
     namespace, name = op._schema.name.split("::")
-    twin = find_overload(f"{namespace}.{name}_.{op._overloadname}")
-    if twin is None or torch.Tag.inplace_view in twin.tags:
+    variant = find_overload(f"{namespace}.{name}_.{op._overloadname}")
+    if variant is None or torch.Tag.inplace_view in variant.tags:
         return None
-    signature = [[(a.name, str(a.type)) for a in o._schema.arguments] for o in (op, twin)]
+    signature = [[(a.name, str(a.type)) for a in o._schema.arguments] for o in (op, variant)]
     single = len(op._schema.returns) == 1 and str(op._schema.returns[0].type) == "Tensor"
-    alike = signature[0] == signature[1] and single and signature[0][0][1] == "Tensor"
-    return twin if alike and written_names(twin) == [signature[1][0][0]] else None
+    same_layout = signature[0] == signature[1] and single and signature[0][0][1] == "Tensor"
+    return variant if same_layout and written_names(variant) == [signature[1][0][0]] else None
 
 
 class InPlace:
@@ -117,7 +117,7 @@ class InPlace:
         if overlaps_itself(self.memory, old):
             return "elements of its operand may lie on top of each other"
         given = list(flat([list(node.args), list(node.kwargs.values())]))
-        if self.memory.reads_again(node, old, old) or sum(value is old for value in given) > 1:
+        if self.memory.reads_otherwise(node, old, old) or sum(value is old for value in given) > 1:
             return "it reads its operand through another argument as well"
         if not self.order.many:
             return None
@@ -132,13 +132,13 @@ class InPlace:
     def _reads_elsewhere(self, user: fx.Node, old: fx.Node) -> bool:
         root = self.memory.root(old)
         read = [value for value in user.all_input_nodes if self.memory.root(value) is root]
-        return user.op != "output" and all(apart(value, old) for value in read)
+        return user.op != "output" and all(are_disjoint(value, old) for value in read)
 
     def is_later(self, a: fx.Node, b: fx.Node) -> bool:
         """Return whether `a` is after `b` in graph order."""
         return self.memory.position[a] > self.memory.position[b]
 
-    def alike(self, node: fx.Node, old: fx.Node, strides: bool) -> bool:
+    def same_layout(self, node: fx.Node, old: fx.Node, strides: bool) -> bool:
         """Return whether the new value has exactly the layout of the old one."""
         new, there = tensor(node), tensor(old)
         if new is None or there is None or new.dtype != there.dtype or new.device != there.device:
@@ -152,10 +152,10 @@ class InPlace:
     def overwrite(self, node: fx.Node) -> bool:
         """Rewrite `b = op(a)` to `op_(a)` if `a` is dead; handle scatters too."""
         old = node.args[0] if node.args else None
-        twin = twin_of(node.target)
-        if not isinstance(old, fx.Node) or (twin is None and node.target not in PARTS):
+        variant = in_place_variant(node.target)
+        if not isinstance(old, fx.Node) or (variant is None and node.target not in PARTS):
             return False
-        if self.memory.has_input(old) or not self.alike(node, old, strides=True):
+        if self.memory.has_input(old) or not self.same_layout(node, old, strides=True):
             return False
         if any(equal(size, 0) for size in old.meta["val"].shape):
             # There is nothing to save, and fake tensors without elements may have other strides than real
@@ -165,7 +165,7 @@ class InPlace:
         if why_not is not None:
             self.ctx.skip(node, why_not)
             return False
-        self._write_there(node, old, twin)
+        self._write_there(node, old, variant)
         return True
 
     def write_back(self, copy: fx.Node) -> int:
@@ -174,14 +174,16 @@ class InPlace:
         if not isinstance(value, fx.Node) or (len(copy.args) > 2 and copy.args[2]):
             return 0
         node, reshaped = self.origin(value)
-        twin = twin_of(node.target)
-        if (twin is None and node.target not in PARTS) or not isinstance(node.args[0], fx.Node):
+        variant = in_place_variant(node.target)
+        if (variant is None and node.target not in PARTS) or not isinstance(node.args[0], fx.Node):
             return 0
         old = node.args[0]
         # Readers propagate strides. If only a part of the value is new (a cache), another layout of a
         # returned value costs less than a full copy in each call.
         strict = reshaped or (len(node.users) > 1 and not _writes_a_part(node))
-        if not (same_place(self.stripped(old), self.stripped(target)) and self.alike(node, old, strict)):
+        if not (
+            is_same_view(self.stripped(old), self.stripped(target)) and self.same_layout(node, old, strict)
+        ):
             return 0
         if tensor(value) is None or tensor(value).dtype != tensor(target).dtype:  # type: ignore[union-attr]
             return 0
@@ -191,7 +193,7 @@ class InPlace:
             return 0
         self.make_strict(old)
         self.erase_copy(copy)
-        return 1 + self._write_there(node, old, twin)
+        return 1 + self._write_there(node, old, variant)
 
     def _write_there(self, node: fx.Node, old: fx.Node, twin: OpOverload | None) -> int:
         if twin is not None:
@@ -212,14 +214,14 @@ class InPlace:
 
     def insert(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], like: fx.Node) -> fx.Node:
         """Insert a node at the graph's insertion point, near `like`, and compute its value."""
-        made = self.graph.call_function(target, args, kwargs)
-        made.meta["val"] = args[0].meta["val"] if target is aten.copy_.default else _view(made, target)
-        kept = ("stack_trace", "nn_module_stack")
-        made.meta.update({key: like.meta[key] for key in kept if key in like.meta})
-        self.memory.place(made, like)
-        self.order.position[made] = self.order.position[like]
-        self.order.stream[made] = self.order.stream[like]
-        return made
+        result = self.graph.call_function(target, args, kwargs)
+        result.meta["val"] = args[0].meta["val"] if target is aten.copy_.default else _view(result, target)
+        origin_keys = ("stack_trace", "nn_module_stack")
+        result.meta.update({key: like.meta[key] for key in origin_keys if key in like.meta})
+        self.memory.place(result, like)
+        self.order.position[result] = self.order.position[like]
+        self.order.stream[result] = self.order.stream[like]
+        return result
 
     def refresh(self, node: fx.Node) -> None:
         """Recompute the node's value and its views after the node became a memory location."""

@@ -14,7 +14,7 @@ from torch import fx
 from torchair.core.registries.user_registrations import extend
 from torchair.core.torch_private.operators.schemas import OpOverload, find_overload
 from torchair.fxgraph.effects import arguments, flat
-from torchair.passes.fx.analysis.alias_analysis import same_place
+from torchair.passes.fx.analysis.alias_analysis import is_same_view
 from torchair.passes.fx.analysis.inplace_analysis import InPlace, copy_back, getitem
 
 # Functional op -> in-place op, indices of the arguments that it updates.
@@ -103,11 +103,11 @@ def _why_not(
     if not isinstance(old, fx.Node):
         return f"result {result} does not update a tensor of the graph"
     new = getitem(node, result)
-    if not (new is None or work.alike(new, old, strides=False)):
+    if not (new is None or work.same_layout(new, old, strides=False)):
         return "a new value has another dtype or shape than the old value"
     if not work.memory.has_input(old):
         return work.why_not_dead(node, old, new)
-    copy = copy_back(new, lambda target: same_place(target, old)) if inputs else None
+    copy = copy_back(new, lambda target: is_same_view(target, old)) if inputs else None
     if copy is None or new is None:
         return f"{old.name} is an input, or part of an input, that the graph does not update here"
     copies[result] = copy
@@ -121,8 +121,8 @@ def _rewrite(work: InPlace, node: fx.Node, plan: Plan, copies: dict[int, fx.Node
         _replace_pick(work, node, result, old)
     node.target = plan.op
     results = node.meta.get("val")
-    kept = [value for index, value in enumerate(flat(results)) if index in plan.returns]
-    node.meta["val"] = tuple(kept) if len(kept) > 1 else next(iter(kept), None)
+    returned = [value for index, value in enumerate(flat(results)) if index in plan.returns]
+    node.meta["val"] = tuple(returned) if len(returned) > 1 else next(iter(returned), None)
     if len(plan.returns) == 1:
         _replace_pick(work, node, plan.returns[0], node)
 

@@ -82,8 +82,8 @@ def _edges(graph: fx.Graph, position: dict[fx.Node, int], stream: dict[fx.Node, 
             recorded[node.args[0]] = _named(node.args[1:4]), now
         elif target in stream_ops.WAIT:
             # A value without a token counts from the node that makes it: a later pass puts the token there.
-            made = [root_of(x)[0] for x in _listed(node.args[0])]
-            marks = [recorded.get(x, (stream[x], position[x])) for x in made]
+            results = [root_of(x)[0] for x in _listed(node.args[0])]
+            marks = [recorded.get(x, (stream[x], position[x])) for x in results]
             edges += [Edge(source, record, here, now) for source, record in marks]
         elif target in stream_ops.EVENT_WAIT and node.args[0] in recorded:
             edges.append(Edge(*recorded[node.args[0]], here, now))

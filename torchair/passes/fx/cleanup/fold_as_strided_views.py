@@ -40,13 +40,13 @@ def _owner(node: fx.Node) -> fx.Node:
     """Return the node that owns the memory, through views of the same dtype; a write in between stops the
     search.
     """
-    look = _look(node)
-    while (viewed := viewed_by(node)) is not None and viewed[1] is not None and _look(viewed[0]) == look:
+    look = _bit_view(node)
+    while (viewed := viewed_by(node)) is not None and viewed[1] is not None and _bit_view(viewed[0]) == look:
         node = viewed[0]
     return node
 
 
-def _look(node: fx.Node) -> tuple[torch.dtype, bool, bool]:
+def _bit_view(node: fx.Node) -> tuple[torch.dtype, bool, bool]:
     """Return how the bits are read: dtype, conjugate bit and negative bit."""
     value = node.meta["val"]
     return value.dtype, value.is_conj(), value.is_neg()

@@ -70,14 +70,14 @@ def fold(gm: fx.GraphModule) -> int:
 def _is_foldable(node: fx.Node) -> bool:
     """Return whether the call only computes small tensors on the CPU, or only moves them."""
     target: Any = node.target
-    made = list(tensors_of(node))
+    results = list(tensors_of(node))
     if (
         node.op != "call_function"
-        or not made
-        or any(isinstance(n, torch.SymInt) for v in made for n in v.shape)
+        or not results
+        or any(isinstance(n, torch.SymInt) for v in results for n in v.shape)
     ):
         return False
-    if not all(map(is_on_cpu, made)) and target not in MOVES:
+    if not all(map(is_on_cpu, results)) and target not in MOVES:
         return False
     is_pure = target is operator.getitem or (
         isinstance(target, OpOverload)
@@ -85,7 +85,7 @@ def _is_foldable(node: fx.Node) -> bool:
         and not mutates(target)
         and not draws(node)
     )
-    return is_pure and sum(value.nbytes for value in made) <= MAX_BYTES
+    return is_pure and sum(value.nbytes for value in results) <= MAX_BYTES
 
 
 def _replace(gm: fx.GraphModule, node: fx.Node, value: torch.Tensor, users: list[fx.Node]) -> None:

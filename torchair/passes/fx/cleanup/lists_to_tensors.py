@@ -36,20 +36,22 @@ Rule = tuple[tuple[str, int], ...]
 def move_host_lists(gm: fx.GraphModule, ctx: PassContext) -> int:
     """Make each op whose lists hold graph inputs read new inputs instead, one for equal lists."""
     order = {node: index for index, node in enumerate(placeholders(gm))}
-    made: dict[tuple[Rule, torch.device], fx.Node] = {}
+    results: dict[tuple[Rule, torch.device], fx.Node] = {}
     changed = 0
     for node in list(gm.graph.nodes):
-        twin, names = HOST_LISTS.get(str(node.target), ("", ())) if node.op == "call_function" else ("", ())
+        variant, names = (
+            HOST_LISTS.get(str(node.target), ("", ())) if node.op == "call_function" else ("", ())
+        )
         lists = {name: node.kwargs[name] for name in names if isinstance(node.kwargs.get(name), list | tuple)}
         if not any(isinstance(item, fx.Node) for items in lists.values() for item in items):
             continue
         rules = {name: _rule(items, order) for name, items in lists.items()}
-        target = find_overload(twin)
+        target = find_overload(variant)
         if target is None or None in rules.values():
             ctx.skip(node, "a length is computed in the graph, so it stays part of the key")
             continue
         device = node.args[0].meta["val"].device
-        inputs = {name: _input(gm, rule, device, made) for name, rule in rules.items() if rule is not None}
+        inputs = {name: _input(gm, rule, device, results) for name, rule in rules.items() if rule is not None}
         _replace(node, target, inputs)
         changed += 1
     if changed:

@@ -75,9 +75,9 @@ def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
     _remove(gm.graph)
     if fake_mode is not None:
         look_again(gm.graph, fake_mode)
-    kept = set(gm.graph.nodes)
+    remaining = set(gm.graph.nodes)
     for chain in windows:
-        _keep_storages(chain, kept)
+        _keep_storages(chain, remaining)
     new = [place for place, other in _shared(gm.graph) if (place, other) not in shared]
     if not together.isdisjoint(new) or not all(_can_be_copied(gm.graph, place) for place in new):
         # Two results share memory that would come from an input: copies of both would not share it.
@@ -96,7 +96,7 @@ def _remove(graph: fx.Graph) -> None:
     returned = {memory_of(node.meta.get("val")) for node in results}
     for node in graph.nodes:
         source = _returned_by(node)
-        if source is None or not _lie_alike(node.meta.get("val"), source.meta.get("val")):
+        if source is None or not _same_layout(node.meta.get("val"), source.meta.get("val")):
             continue
         memory, other = memory_of(node.meta["val"]), memory_of(source.meta["val"])
         if memory == other:
@@ -122,7 +122,7 @@ def _returned_by(node: fx.Node) -> fx.Node | None:
     return source if isinstance(source, fx.Node) and holds(given) else None
 
 
-def _lie_alike(a: Any, b: Any) -> bool:
+def _same_layout(a: Any, b: Any) -> bool:
     """Return whether two tensors have equal sizes, strides, dtype and device.
 
     Views of one memory must also have the same storage offset.

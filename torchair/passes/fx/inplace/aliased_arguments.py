@@ -26,9 +26,9 @@ def tell_shared_arguments(gm: fx.GraphModule, ctx: PassContext) -> int:
     changed = 0
     for part in _parts(gm):
         for node in part.graph.nodes:
-            told = _told(node)
-            if told is not None:
-                node.target = told
+            aliased = _aliased_op(node)
+            if aliased is not None:
+                node.target = aliased
                 changed += 1
         part.recompile()
     return changed
@@ -39,7 +39,7 @@ def _parts(gm: torch.nn.Module) -> list[fx.GraphModule]:
     return [part for part in gm.modules() if isinstance(part, fx.GraphModule)]
 
 
-def _told(node: fx.Node) -> OpOverload | None:
+def _aliased_op(node: fx.Node) -> OpOverload | None:
     """Return the op to call instead of the node's op."""
     op, names = _op_of(node), _read_as_written(node)
     return with_shared(op, names) if op is not None and names else None

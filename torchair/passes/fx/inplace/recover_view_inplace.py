@@ -51,11 +51,11 @@ def _recover(gm: fx.GraphModule, copy: fx.Node, ctx: PassContext) -> bool:
     if why_not is not None:
         ctx.skip(scatter, why_not)
         return False
-    twin = find_overload(TWINS[str(scatter.target)])
-    if twin is None:
+    variant = find_overload(TWINS[str(scatter.target)])
+    if variant is None:
         ctx.skip(scatter, f"{TWINS[str(scatter.target)]} does not exist")
         return False
-    scatter.target = twin
+    scatter.target = variant
     copy.replace_all_uses_with(target)
     gm.graph.erase_node(copy)
     return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from torchair.passes.fx.analysis.alias_analysis import same_place
+from torchair.passes.fx.analysis.alias_analysis import is_same_view
 from torchair.passes.fx.analysis.auto_functionalized import annotate, is_functionalized
 from torchair.passes.fx.analysis.inplace_analysis import InPlace
 from torchair.passes.fx.analysis.inplace_variants import overwrite_several, plan_of
@@ -45,4 +45,4 @@ def _is_write_back(work: InPlace, copy: fx.Node) -> bool:
     """
     target, value = copy.args[0], copy.args[1]
     is_input = isinstance(target, fx.Node) and work.memory.has_input(target)
-    return is_input and not same_place(target, value)
+    return is_input and not is_same_view(target, value)

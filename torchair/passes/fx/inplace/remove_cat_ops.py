@@ -140,12 +140,12 @@ def _allocate(graph: fx.Graph, cat: fx.Node, first: fx.Node) -> fx.Node:
     if moves:
         graph.call_function(inner.target, inner.args, dict(inner.kwargs))  # type: ignore[arg-type, union-attr]
     options = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
-    made = graph.call_function(aten.empty.memory_format, (shape,), options)
+    output = graph.call_function(aten.empty.memory_format, (shape,), options)
     if moves:
         graph.call_function(_exit_of(inner.target))  # type: ignore[union-attr]
-    made.meta.update(cat.meta)
-    made.meta["val"] = _run(value, lambda: value.new_empty(value.shape))
-    return made
+    output.meta.update(cat.meta)
+    output.meta["val"] = _run(value, lambda: value.new_empty(value.shape))
+    return output
 
 
 def _exit_of(enter: Any) -> Any:

@@ -83,19 +83,19 @@ def _split(
     with graph.inserting_before(node):
         scratch = graph.call_function(query, node.args, dict(node.kwargs))
         scratch.meta["val"] = values[0].new_empty(0)
-        made = [_empty(graph, value, sizes) for value in values]
-    for index, new in enumerate(made):
+        results = [_empty(graph, value, sizes) for value in values]
+    for index, new in enumerate(results):
         picked = getitem(node, index)
         if picked is not None:
             picked.replace_all_uses_with(new)
             graph.erase_node(picked)
     node.target = out
-    node.kwargs = {**node.kwargs, "workspace": scratch, "out": made}
+    node.kwargs = {**node.kwargs, "workspace": scratch, "out": results}
 
 
 def _empty(graph: fx.Graph, value: torch.Tensor, sizes: Sizes) -> fx.Node:
     options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
     shape = [sizes.node(size) for size in value.shape]
-    made = graph.call_function(torch.ops.aten.empty.memory_format, (shape,), options)
-    made.meta["val"] = value
-    return made
+    result = graph.call_function(torch.ops.aten.empty.memory_format, (shape,), options)
+    result.meta["val"] = value
+    return result

@@ -60,7 +60,7 @@ def check_races(gm: fx.GraphModule, ctx: PassContext) -> int:
         )
     while (race := next(races(gm.graph), None)) is not None:
         found += 1
-        _mend(gm.graph, race)
+        _add_event(gm.graph, race)
         if _is_write_back(race.second):
             continue  # AOTAutograd added this write, after all nodes of the user's program
         ctx.degradations.add(
@@ -74,7 +74,7 @@ def check_races(gm: fx.GraphModule, ctx: PassContext) -> int:
     return found
 
 
-def _mend(graph: fx.Graph, race: Race) -> None:
+def _add_event(graph: fx.Graph, race: Race) -> None:
     with graph.inserting_after(race.first):
         token = graph.call_function(torch.ops.air.record.default)
     with graph.inserting_before(race.second):

@@ -111,12 +111,12 @@ def around_events(run: Callable[..., Any], gm: torch.nn.Module) -> Callable[...,
             current.wait_stream(other)
         for number in waits:
             external_object(number).wait()
-        made = run(*args)
+        result = run(*args)
         for other in others:
             other.wait_stream(current)
         for number in records:
             external_object(number).record()
-        return made
+        return result
 
     return call
 
@@ -156,12 +156,12 @@ def _identity(number: int) -> tuple[str, ...]:
 def _rewrite(graph: fx.Graph, node: fx.Node, given: tuple[Any, ...], prefix: str, ctx: PassContext) -> None:
     """Rewrite one call; a call that makes the host wait is removed with a warning."""
     name = stream_call(node)
-    made = _CALLS.get(name)
-    if made is None:
+    result = _CALLS.get(name)
+    if result is None:
         what = f"{name} has no effect inside a graph: its results are ordered on the stream of the call"
         ctx.degradations.add(what, at=source_of(node), next="call it after the compiled function instead")
     else:
-        target, args = made(prefix, *given)
+        target, args = result(prefix, *given)
         with graph.inserting_before(node):
             graph.call_function(target, args)
 

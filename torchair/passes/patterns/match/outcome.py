@@ -15,15 +15,15 @@ from torchair.core.log import capture_logger, logger
 from torchair.core.source_location import source_of
 from torchair.core.torch_private.compilers.pattern_matcher import is_keyword, outputs_of, values_in
 from torchair.passes.pass_manager import PassContext
-from torchair.passes.patterns.match.rule import Rule, Tries
+from torchair.passes.patterns.match.rule import MatchAttempts, Rule
 from torchair.passes.patterns.spec.near_match import attempts, op_names
 
-PASSED_BY = (
+SKIPPED_BY_MATCHER = (
     "it matches, but torch's matcher skips it: something between its parts is written, or a value is complex"
 )
-TAKEN = "other rules have replaced what it looks for"
-PUT = f"{TAKEN}; it matches their replacement, which is not searched again"
-JOINT = "its trace_fn traces forward and backward together, but graphs are searched separately"
+ALREADY_REPLACED = "other rules have replaced what it looks for"
+ONLY_IN_REPLACEMENT = f"{ALREADY_REPLACED}; it matches their replacement, which is not searched again"
+JOINT_TRACE = "its trace_fn traces forward and backward together, but graphs are searched separately"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def why_off(rule: str, whole: str, named: PassSwitches) -> str | None:
 
 
 def outcomes_of(
-    tried: Sequence[tuple[Rule, Tries]],
+    tried: Sequence[tuple[Rule, MatchAttempts]],
     graphs: Sequence[fx.Graph],
     before: Collection[fx.Node],
     ctx: PassContext,
@@ -68,7 +68,7 @@ def outcomes_of(
 
 
 def _why(
-    rule: Rule, tries: Tries, graphs: Sequence[fx.Graph], before: Collection[fx.Node]
+    rule: Rule, tries: MatchAttempts, graphs: Sequence[fx.Graph], before: Collection[fx.Node]
 ) -> tuple[str, str]:
     if tries.refused:
         (why, times), *_ = Counter(tries.refused.values()).most_common(1)
@@ -79,7 +79,7 @@ def _why(
     if tries.fired:
         return "", ""
     if any(is_keyword(each) and each.name.startswith("tangents_") for each in values_in(rule.patterns[0])):
-        return JOINT, ""
+        return JOINT_TRACE, ""
     return _why_not_found(rule, graphs, before)
 
 
@@ -87,20 +87,20 @@ def _why_not_found(rule: Rule, graphs: Sequence[fx.Graph], before: Collection[fx
     found = [each for graph in graphs for pattern in rule.patterns for each in attempts(pattern, graph)]
     fits = [node for node, stop in found if stop is None]
     if any(node in before for node in fits):
-        return PASSED_BY, ""
+        return SKIPPED_BY_MATCHER, ""
     if fits:
-        return PUT, source_of(fits[0])
+        return ONLY_IN_REPLACEMENT, source_of(fits[0])
     stops = [stop for _, stop in found if stop is not None]
     if stops:
         best = max(stops, key=lambda stop: (stop.matched / stop.of, stop.matched))
         return str(best), best.source
     last = outputs_of(rule.patterns[0])[0]
     if set(last.fns) & {node.target for node in before}:
-        return TAKEN, ""
+        return ALREADY_REPLACED, ""
     return f"the graph has no {op_names(last)}, with which the pattern ends", ""
 
 
-def tell(found: Sequence[Outcome], ctx: PassContext) -> None:
+def log_unfired(found: Sequence[Outcome], ctx: PassContext) -> None:
     """Log one line for each rule that did not fire."""
     log = log_of(ctx)
     for outcome in found:
@@ -109,7 +109,7 @@ def tell(found: Sequence[Outcome], ctx: PassContext) -> None:
             log.info("the replacement %s (%s) %s%s", outcome.rule, outcome.defined, outcome, at)
 
 
-def wants_reasons(ctx: PassContext) -> bool:
+def has_reason_readers(ctx: PassContext) -> bool:
     """Return whether the reasons are read; computing them takes time."""
     return ctx.explains or log_of(ctx).isEnabledFor(logging.INFO)
 

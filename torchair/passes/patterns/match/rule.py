@@ -33,8 +33,8 @@ from torchair.fxgraph.effects import mutates, written_by
 from torchair.ops.streams.scope_analysis import PLACES
 from torchair.passes.fx.cleanup.remove_noop_ops import remove_noop_ops
 from torchair.passes.pass_manager import PassContext
-from torchair.passes.patterns.spec.near_match import stop_at, unnamed_arguments, why_other_constants
-from torchair.passes.patterns.spec.output_strides import why_not_settled
+from torchair.passes.patterns.spec.near_match import find_failure, unnamed_arguments, why_other_constants
+from torchair.passes.patterns.spec.output_strides import stride_conflict
 from torchair.passes.patterns.spec.user_pattern import NUMBERS
 
 Function = Callable[..., Any]
@@ -117,7 +117,7 @@ class Rule:
 
 
 @dataclass
-class Tries:
+class MatchAttempts:
     """Record what a rule did in one graph: where it fired, and where it was rejected and why."""
 
     fired: int = 0
@@ -125,7 +125,7 @@ class Tries:
     refused: dict[fx.Node, str] = field(default_factory=dict[fx.Node, str])
 
 
-class Trial:
+class MatchAttempt:
     """Trace both functions of a rule and check matches, for one entry of torch's matcher."""
 
     def __init__(self, rule: Rule, trace: Trace, ready: fx.GraphModule | None = None) -> None:
@@ -146,8 +146,8 @@ class Trial:
         if fn is self._rule.put:
             return self._trace(fn, args)
         if self._ready is not None:
-            made, self._ready = self._ready, None
-            return made
+            output, self._ready = self._ready, None
+            return output
         if why := self._why_other_kinds(args):
             self._why = why
             raise RuntimeError(why)
@@ -193,7 +193,9 @@ class Trial:
         values = tree_leaves([match.kwargs[name] for name in names])
         return self._why_other_kinds([value_of(value) for value in values])
 
-    def why_not(self, match: Any, tries: Tries, check: Callable[[Any], bool], captures: bool) -> str | None:
+    def why_not(
+        self, match: Any, tries: MatchAttempts, check: Callable[[Any], bool], captures: bool
+    ) -> str | None:
         """Return the reason to reject a match of the pattern, or None; `check` is torch's own check."""
         self._match, self._seen, self._why, self._is_found = match, None, "", False
         why = _why_no_match(match)
@@ -204,14 +206,14 @@ class Trial:
             why
             or why_other_results(match)
             or why_not_in_order(match)
-            or why_not_settled(match, captures=captures)
+            or stride_conflict(match, captures=captures)
         )
 
     def _why_not_exactly(self, match: Any) -> str:
         node = match.output_nodes()[0]
         stop = None
         if self._seen is not None:
-            stop = stop_at(exact_pattern(self._seen), node)
+            stop = find_failure(exact_pattern(self._seen), node)
         return str(stop or "the pattern differs with these values")
 
 
@@ -251,13 +253,13 @@ def why_not_in_one_place(match: Any) -> str | None:
     return None
 
 
-def _taken(match: Any) -> list[fx.Node]:
+def _operands(match: Any) -> list[fx.Node]:
     """Return the nodes that match the parameters of a rule."""
     return [value for value in tree_leaves([match.args, match.kwargs]) if isinstance(value, fx.Node)]
 
 
 def _why_without_values(match: Any) -> str | None:
-    lacking = [node for node in _taken(match) if not node.meta.keys() & {"val", "example_value"}]
+    lacking = [node for node in _operands(match) if not node.meta.keys() & {"val", "example_value"}]
     return f"{lacking[0]} has no fake value (meta['val'])" if lacking else None
 
 
@@ -310,9 +312,9 @@ def why_not_in_order(match: Any) -> str | None:
     order = {node: place for place, node in enumerate(match.graph.nodes)} if len(outputs) > 1 else {}
     first = min(outputs, key=lambda node: order.get(node, 0))
     inside = set(match.nodes)
-    if taken := next((node for node in _taken(match) if node in inside), None):
+    if taken := next((node for node in _operands(match) if node in inside), None):
         return f"{taken}, an operand of the pattern, is one of its own results"
-    late = _behind(match, first, order) if order else []
+    late = _needed_after(match, first, order) if order else []
     for node in late:
         if reads := next((read for read in node.all_input_nodes if read in inside), None):
             return f"{node}, an operand of the pattern, is computed from {reads}, a result of the pattern"
@@ -323,10 +325,10 @@ def why_not_in_order(match: Any) -> str | None:
     return None
 
 
-def _behind(match: Any, first: fx.Node, order: dict[fx.Node, int]) -> list[fx.Node]:
+def _needed_after(match: Any, first: fx.Node, order: dict[fx.Node, int]) -> list[fx.Node]:
     """Return the nodes that a match needs and that come after its first result, in order."""
     inside, seen = set(match.nodes), set[fx.Node]()
-    rest = _taken(match)
+    rest = _operands(match)
     while rest:
         node = rest.pop()
         if node in seen or node in inside or order[node] < order[first]:

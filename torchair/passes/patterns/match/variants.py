@@ -27,7 +27,7 @@ from torchair.passes.patterns.match.rule import (
     why_differ,
     without_noops,
 )
-from torchair.passes.patterns.spec.user_pattern import Given, examples_like, has_floats
+from torchair.passes.patterns.spec.user_pattern import UserPattern, examples_like, has_floats
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # Faults of the function itself, whatever its arguments.
@@ -48,7 +48,7 @@ def ways_of(trace_fn: Trace, is_default: bool) -> tuple[Trace, ...]:
     return (without_noops, as_written) if is_default else (by_user(trace_fn),)
 
 
-def variants_of(given: Given, trace_fn: Trace, is_default: bool) -> Iterator[Variant]:
+def variants_of(given: UserPattern, trace_fn: Trace, is_default: bool) -> Iterator[Variant]:
     """Yield all forms, the given one first; raise if that one cannot be traced."""
     ways = ways_of(trace_fn, is_default)
     dtypes = (None, *FLOATS) if is_default and has_floats(given.inputs) else (None,)
@@ -61,7 +61,7 @@ def variants_of(given: Given, trace_fn: Trace, is_default: bool) -> Iterator[Var
                     yield Variant(inputs, way, gm)
 
 
-def traced(given: Given, way: Trace, inputs: list[Any], must: bool) -> fx.GraphModule | None:
+def traced(given: UserPattern, way: Trace, inputs: list[Any], must: bool) -> fx.GraphModule | None:
     """Trace one form; return None if it is undefined for these inputs, or raise if it `must` exist."""
     try:
         gm = way(given.find, _in_order(given, inputs))
@@ -82,12 +82,12 @@ def traced(given: Given, way: Trace, inputs: list[Any], must: bool) -> fx.GraphM
     return gm
 
 
-def _in_order(given: Given, inputs: Sequence[Any]) -> list[Any]:
+def _in_order(given: UserPattern, inputs: Sequence[Any]) -> list[Any]:
     rest = iter(inputs)
     return [given.scalars[name] if name in given.scalars else next(rest) for name in given.names]
 
 
-def _check_pattern(given: Given, gm: fx.GraphModule) -> None:
+def _check_pattern(given: UserPattern, gm: fx.GraphModule) -> None:
     """Check what torch's matcher would fail on later."""
     name, results = given.name, returned(gm)
     _check_closed(gm, f"search_fn {name}")
@@ -107,7 +107,7 @@ def _check_pattern(given: Given, gm: fx.GraphModule) -> None:
         )
 
 
-def _unused(given: Given, gm: fx.GraphModule) -> list[str]:
+def _unused(given: UserPattern, gm: fx.GraphModule) -> list[str]:
     """Return the tensor parameters that the pattern does not read. Numbers are known by their values."""
     names = [name for name, each in zip(given.names, given.examples, strict=True) for _ in tree_leaves(each)]
     nodes = gm.graph.find_nodes(op="placeholder")
@@ -136,7 +136,7 @@ def _is_graph(gm: fx.GraphModule, node: fx.Node) -> bool:
     return isinstance(getattr(gm, str(node.target), None), fx.GraphModule)
 
 
-def check_results(given: Given, first: Variant) -> None:
+def check_results(given: UserPattern, first: Variant) -> None:
     """Check with the examples that the replacement returns what the pattern returns.
 
     A replacement that rejects these sizes is checked again at each match.
@@ -149,7 +149,7 @@ def check_results(given: Given, first: Variant) -> None:
         raise BadPass(f"{_title(given)} does not return what it replaces: {why}")
 
 
-def check_replacement(given: Given, trace: Trace, inputs: Sequence[Any]) -> fx.GraphModule | None:
+def check_replacement(given: UserPattern, trace: Trace, inputs: Sequence[Any]) -> fx.GraphModule | None:
     """Trace the replacement with examples if possible; raise if it uses or writes tensors of others."""
     put: Function = given.put
     with disable_modes():
@@ -171,5 +171,5 @@ def check_replacement(given: Given, trace: Trace, inputs: Sequence[Any]) -> fx.G
     return gm
 
 
-def _title(given: Given) -> str:
+def _title(given: UserPattern) -> str:
     return f"replace_fn of {given.name}"

@@ -18,7 +18,7 @@ from torchair.core.errors import BadPass
 from torchair.core.torch_private.fake.fake_tensors import disable_modes, tree_flatten
 from torchair.passes.patterns.match.rule import Trace
 from torchair.passes.patterns.match.variants import traced
-from torchair.passes.patterns.spec.user_pattern import Given, examples_like
+from torchair.passes.patterns.spec.user_pattern import UserPattern, examples_like
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Constants:
         return [isinstance(each, int | float) and each == number for each in self.values]
 
 
-def told_apart(given: Given, trace: Trace) -> Given:
+def disambiguate(given: UserPattern, trace: Trace) -> UserPattern:
     """Return the rule with an example for each wildcard that is unique in the pattern; raise if there is
     none.
     """
@@ -43,13 +43,13 @@ def told_apart(given: Given, trace: Trace) -> Given:
     return given
 
 
-def has_wildcards(given: Given, gm: fx.GraphModule) -> bool:
+def has_wildcards(given: UserPattern, gm: fx.GraphModule) -> bool:
     """Return whether each wildcard occurs in this form of the pattern."""
     found = _constants(gm)
     return all(any(found.equal(number)) for number in given.scalars.values())
 
 
-def _with_own_number(given: Given, name: str, trace: Trace) -> Given:
+def _with_own_number(given: UserPattern, name: str, trace: Trace) -> UserPattern:
     value, old = given.scalars[name], _traced_constants(given, trace, must=True)
     assert old is not None, "a required trace returns a graph or raises"
     uses: list[list[bool]] = []
@@ -69,7 +69,7 @@ def _with_own_number(given: Given, name: str, trace: Trace) -> Given:
     raise _not_told(given, name, is_used=any(map(any, uses)) or (not uses and any(old.equal(value))))
 
 
-def _not_told(given: Given, name: str, is_used: bool) -> BadPass:
+def _not_told(given: UserPattern, name: str, is_used: bool) -> BadPass:
     if not is_used:
         return BadPass(
             f"search_fn {given.name} does not use {name}",
@@ -93,7 +93,7 @@ def _others(value: float) -> Iterator[float]:
     yield from (each for each in (*near, 0.37, -0.37, 7.3) if math.isfinite(each) and each != value)
 
 
-def _traced_constants(given: Given, trace: Trace, must: bool) -> Constants | None:
+def _traced_constants(given: UserPattern, trace: Trace, must: bool) -> Constants | None:
     gm = traced(given, trace, examples_like(given.inputs), must)
     return None if gm is None else _constants(gm)
 

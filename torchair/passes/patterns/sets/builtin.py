@@ -136,10 +136,10 @@ def _find_dynamic_quant(x1: Any, x2: Any, gamma: Any, smooth: Any, *epsilon: flo
 
 
 def _put_dynamic_quant(x1: Any, x2: Any, gamma: Any, smooth: Any, *epsilon: float) -> tuple[Any, ...]:
-    made = npu.npu_add_rms_norm_dynamic_quant(
+    result = npu.npu_add_rms_norm_dynamic_quant(
         x1, x2, gamma, smooth_scale1=smooth, output_mask=[True, False], **_named(epsilon)
     )
-    return made[0], made[3], made[2]
+    return result[0], result[3], result[2]
 
 
 def _find_flat_quant(rows: Callable[[Any], Any]) -> Body:
@@ -152,8 +152,8 @@ def _find_flat_quant(rows: Callable[[Any], Any]) -> Body:
 
 
 def _put_flat_quant(x1: Any, x2: Any, gamma: Any, *epsilon: float) -> tuple[Any, ...]:
-    made = npu.npu_add_rms_norm_dynamic_quant(x1, x2, gamma, output_mask=[True, False], **_named(epsilon))
-    return made[0].flatten(0, 1), made[3].view(-1, 1), made[2]
+    result = npu.npu_add_rms_norm_dynamic_quant(x1, x2, gamma, output_mask=[True, False], **_named(epsilon))
+    return result[0].flatten(0, 1), result[3].view(-1, 1), result[2]
 
 
 def _why_not_flat(match: Any) -> str | None:
@@ -195,8 +195,8 @@ def _find_quant(
 def _put_quant(
     x1: Any, x2: Any, gamma: Any, scales: Any, zero: Any, dtype: int, *epsilon: float
 ) -> tuple[Any, ...]:
-    made = npu.npu_add_rms_norm_quant(x1, x2, gamma, scales, zero, axis=-1, **_named(epsilon))
-    return made[0], made[2]
+    result = npu.npu_add_rms_norm_quant(x1, x2, gamma, scales, zero, axis=-1, **_named(epsilon))
+    return result[0], result[2]
 
 
 def _why_not_quant(match: Any) -> str | None:

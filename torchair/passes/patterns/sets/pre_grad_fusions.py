@@ -70,8 +70,8 @@ def is_call(value: Any, *targets: Any) -> TypeGuard[Any]:
 
 def tensor_of(value: Any) -> torch.Tensor | None:
     """Return the fake tensor of a node if it has a float dtype that fused ops accept."""
-    made = value.meta.get("val") if isinstance(value, fx.Node) else None
-    return made if isinstance(made, torch.Tensor) and made.dtype in FLOATS else None
+    result = value.meta.get("val") if isinstance(value, fx.Node) else None
+    return result if isinstance(result, torch.Tensor) and result.dtype in FLOATS else None
 
 
 def widest(*nodes: Any) -> torch.dtype:
@@ -135,14 +135,14 @@ def heads_of(*nodes: Any) -> list[torch.Tensor] | None:
 
 def last_dim(node: Any, dim: Any) -> bool:
     """Return whether this number is the last dim of a node's value."""
-    made = tensor_of(node)
-    return made is not None and dim in (-1, made.dim() - 1)
+    result = tensor_of(node)
+    return result is not None and dim in (-1, result.dim() - 1)
 
 
 # x / sqrt(mean(x²) + epsilon) * gamma
 
 
-def find_rms_norm(node: Any) -> Found | None:
+def match_rms_norm(node: Any) -> Found | None:
     """Match the product with gamma."""
     for gamma, normed in both_ways(node, aten.mul.Tensor):
         for x, epsilon in _normed(bare(normed)):
@@ -186,7 +186,7 @@ def _squared(value: Any) -> Any:
     return None
 
 
-def find_torch_rms_norm(node: Any) -> Found | None:
+def match_torch_rms_norm(node: Any) -> Found | None:
     """Match torch's own op, which is decomposed on devices without an implementation."""
     if not is_call(node, aten.rms_norm.default):
         return None
@@ -197,7 +197,7 @@ def find_torch_rms_norm(node: Any) -> Found | None:
     return {"x": x, "gamma": gamma, "epsilon": epsilon, "dtype": widest(node, x, gamma)}
 
 
-def put_rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float, dtype: torch.dtype) -> torch.Tensor:
+def emit_rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float, dtype: torch.dtype) -> torch.Tensor:
     """Return the normalized values; the op also returns its statistics."""
     return npu.npu_rms_norm(x.to(dtype), gamma.to(dtype), epsilon)[0]
 
@@ -205,7 +205,7 @@ def put_rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float, dtype: to
 # x · cos + (-second half of x, first half of x) · sin
 
 
-def find_rotary_mul(node: Any) -> Found | None:
+def match_rotary_mul(node: Any) -> Found | None:
     """Match the sum."""
     for straight, turned in both_ways(node, aten.add.Tensor):
         for half_turn, sin in both_ways(bare(turned), aten.mul.Tensor):
@@ -220,8 +220,8 @@ def _are_rotary(node: fx.Node, *operands: Any) -> bool:
     values = heads_of(node, *operands)
     if values is None:
         return False
-    made, x, cos, sin = (value.shape for value in values)
-    return same(made, x) and same(cos, sin) and same(cos[3:], x[3:])
+    result, x, cos, sin = (value.shape for value in values)
+    return same(result, x) and same(cos, sin) and same(cos[3:], x[3:])
 
 
 def _turned(value: Any) -> Any:
@@ -255,7 +255,9 @@ def _half(value: Any) -> tuple[Any, bool | None]:
     return (bare(x), True) if start == width // 2 and _is_number(end) and end >= width else (None, None)
 
 
-def put_rotary_mul(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def emit_rotary_mul(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
     """Call the fused op."""
     return npu.npu_rotary_mul(x.to(dtype), cos.to(dtype), sin.to(dtype))
 
@@ -263,7 +265,7 @@ def put_rotary_mul(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, dtype:
 # softmax(scale · q @ k.T + mask) @ v
 
 
-def find_attention(node: Any) -> Found | None:
+def match_attention(node: Any) -> Found | None:
     """Match the product with v."""
     if not is_call(node, aten.matmul.default):
         return None
@@ -318,7 +320,7 @@ def _are_attention(*operands: Any) -> bool:
     return is_one and all(same(mask[2:], (q[2], k[2])) for mask in masks)
 
 
-def put_attention(
+def emit_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -344,10 +346,10 @@ def _narrowed(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 FUSIONS = (
-    Fusion("fuse_attention", "npu_fusion_attention", find_attention, put_attention),
-    Fusion("fuse_rotary_mul", "npu_rotary_mul", find_rotary_mul, put_rotary_mul),
-    Fusion("fuse_rms_norm", "npu_rms_norm", find_rms_norm, put_rms_norm),
-    Fusion("fuse_torch_rms_norm", "npu_rms_norm", find_torch_rms_norm, put_rms_norm),
+    Fusion("fuse_attention", "npu_fusion_attention", match_attention, emit_attention),
+    Fusion("fuse_rotary_mul", "npu_rotary_mul", match_rotary_mul, emit_rotary_mul),
+    Fusion("fuse_rms_norm", "npu_rms_norm", match_rms_norm, emit_rms_norm),
+    Fusion("fuse_torch_rms_norm", "npu_rms_norm", match_torch_rms_norm, emit_rms_norm),
 )
 
 
@@ -390,8 +392,8 @@ class TracedPattern:
         for node in filter(_is_itself, list(calls.nodes)):
             node.replace_all_uses_with(node.args[0])
             calls.erase_node(node)
-        made: Any = calls.output_node().args[0]
-        values: dict[fx.Node, fx.Node] = dict(zip(nodes, made, strict=True))
+        result: Any = calls.output_node().args[0]
+        values: dict[fx.Node, fx.Node] = dict(zip(nodes, result, strict=True))
         self.order = {node: place for place, node in enumerate(calls.nodes)}
         # The first node of Dynamo's graph that stands for a value.
         self._own = {value: node for node, value in reversed(values.items())}
@@ -432,11 +434,11 @@ class TracedPattern:
         fused.__name__ = fused.__qualname__ = fusion.op
         operands: dict[str, Any] = {name: self._own.get(part, part) for name, part in found.items()}
         with graph.inserting_before(old):
-            made = graph.call_function(fused, kwargs=operands)
-        made.meta.update(old.meta)
-        old.replace_all_uses_with(made)
+            result = graph.call_function(fused, kwargs=operands)
+        result.meta.update(old.meta)
+        old.replace_all_uses_with(result)
         graph.erase_node(old)
-        self._own[node] = made
+        self._own[node] = result
 
     def _fix(self, calls: set[fx.Node]) -> None:
         """Make Dynamo recompile when a number changes that these calls were recognized by.

@@ -30,8 +30,14 @@ from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.core.torch_private.fake.tracing import as_in_a_compile
 from torchair.ops.streams.scope_analysis import annotate
 from torchair.passes.pass_manager import PassContext
-from torchair.passes.patterns.match.outcome import Outcome, outcomes_of, tell, wants_reasons, why_off
-from torchair.passes.patterns.match.rule import Rule, Trial, Tries, as_written
+from torchair.passes.patterns.match.outcome import (
+    Outcome,
+    has_reason_readers,
+    log_unfired,
+    outcomes_of,
+    why_off,
+)
+from torchair.passes.patterns.match.rule import MatchAttempt, MatchAttempts, Rule, as_written
 from torchair.passes.patterns.match.variants import (
     Variant,
     check_replacement,
@@ -39,17 +45,17 @@ from torchair.passes.patterns.match.variants import (
     variants_of,
     ways_of,
 )
-from torchair.passes.patterns.match.wildcards import has_wildcards, told_apart
+from torchair.passes.patterns.match.wildcards import disambiguate, has_wildcards
 from torchair.passes.patterns.sets.builtin import Rule as Builtin
 from torchair.passes.patterns.sets.builtin import anchors, rules
 from torchair.passes.patterns.spec.explicit_pattern import check_explicit
 from torchair.passes.patterns.spec.pattern_hash import PatternHash
 from torchair.passes.patterns.spec.pattern_text import text_of
 from torchair.passes.patterns.spec.subgraphs import branches_of
-from torchair.passes.patterns.spec.user_pattern import Given, check_callables, check_flag, given
+from torchair.passes.patterns.spec.user_pattern import UserPattern, check_callables, check_flag, given
 
 # The key in a graph module's `meta` under which a match finds the running pass.
-_UNDER_WAY = "torchair_patterns_under_way"
+_IN_PROGRESS = "torchair_patterns_under_way"
 _lock = threading.RLock()
 
 
@@ -58,17 +64,17 @@ def always(match: Any) -> bool:
     return True
 
 
-class UnderWay:
+class MatchInProgress:
     """Track the pass over one graph and its branches: the outcome of each rule so far."""
 
     def __init__(self, gm: fx.GraphModule, ctx: PassContext) -> None:
         self._gm = gm
         self.ctx = ctx
-        self.tries: dict[Rule, Tries] = {}
+        self.tries: dict[Rule, MatchAttempts] = {}
 
-    def try_match(self, rule: Rule, trial: Trial, check: Callable[[Any], bool], match: Any) -> bool:
+    def try_match(self, rule: Rule, trial: MatchAttempt, check: Callable[[Any], bool], match: Any) -> bool:
         """Return whether the match shall be replaced."""
-        tries = self.tries.setdefault(rule, Tries())
+        tries = self.tries.setdefault(rule, MatchAttempts())
         node, before = match.output_nodes()[0], tries.found
         # In either mode, the results of a branch must have the layout that the surrounding graph expects.
         is_seen = self.ctx.switches.get("captures", False) or match.graph.owning_module is not self._gm
@@ -97,7 +103,7 @@ class RuleSet:
         self._matcher: Any = None
 
     @property
-    def takes_numbers(self) -> bool:
+    def accepts_numbers(self) -> bool:
         """Return whether a user rule has a wildcard number."""
         return any(rule.scalars for rule in self.of_users)
 
@@ -119,7 +125,7 @@ class RuleSet:
         with as_in_a_compile(), _lock:
             way = ways_of(trace_fn, is_fwd_only(trace_fn))[-1]
             if search_fn_pattern is None:
-                wanted = told_apart(wanted, way)
+                wanted = disambiguate(wanted, way)
             else:
                 check_explicit(wanted, search_fn_pattern)
                 check_replacement(wanted, way, wanted.inputs)
@@ -160,13 +166,13 @@ class RuleSet:
     def _add_forms(self, rule: Rule, forms: list[Variant], inputs: Any, trace_fn: Any) -> None:
         if rule.pattern is not None:
             trace = as_written if is_fwd_only(trace_fn) else trace_fn
-            self._add(rule, list(inputs), Trial(rule, trace), _text(rule))
+            self._add(rule, list(inputs), MatchAttempt(rule, trace), _text(rule))
         for form in forms:
             text = _text(rule, form)
             if text not in self._known:
-                self._add(rule, form.inputs, Trial(rule, form.trace, form.gm), text)
+                self._add(rule, form.inputs, MatchAttempt(rule, form.trace, form.gm), text)
 
-    def _add(self, rule: Rule, inputs: list[Any], trial: Trial, text: str = "") -> None:
+    def _add(self, rule: Rule, inputs: list[Any], trial: MatchAttempt, text: str = "") -> None:
         # A running compile has its own fake mode, and tensors of two fake modes cannot be mixed.
         with disable_modes():
             entry = register_pattern(
@@ -183,8 +189,8 @@ class RuleSet:
         check = entry.extra_check
 
         def run(match: Any) -> bool:
-            under_way: UnderWay = match.graph.owning_module.meta[_UNDER_WAY]
-            return under_way.try_match(rule, trial, check, match)
+            in_progress: MatchInProgress = match.graph.owning_module.meta[_IN_PROGRESS]
+            return in_progress.try_match(rule, trial, check, match)
 
         entry.extra_check = run
         if text:
@@ -214,7 +220,7 @@ class RuleSet:
         rule = Rule(ours.name, find, put, why_not, dict(ours.scalars), is_of_user=False)
         with disable_modes():
             inputs = ours.inputs()
-        self._add(rule, inputs, Trial(rule, as_written))
+        self._add(rule, inputs, MatchAttempt(rule, as_written))
 
     def apply(self, gm: fx.GraphModule, ctx: PassContext) -> int:
         """Apply all rules in registration order to all nodes, last node first, in branches too."""
@@ -225,29 +231,29 @@ class RuleSet:
             if self._matcher is None:
                 return 0
             before = {node for each in modules for node in each.graph.nodes}
-            under_way = UnderWay(gm, ctx)
-            changed = sum(self._apply_to(each, under_way) for each in modules)
-            if self.of_users and wants_reasons(ctx):
-                tried = [(rule, under_way.tries.get(rule, Tries())) for rule in self.of_users]
+            in_progress = MatchInProgress(gm, ctx)
+            changed = sum(self._apply_to(each, in_progress) for each in modules)
+            if self.of_users and has_reason_readers(ctx):
+                tried = [(rule, in_progress.tries.get(rule, MatchAttempts())) for rule in self.of_users]
                 graphs = [each.graph for each in modules]
                 ctx.rules += outcomes_of(tried, graphs, before, ctx, apply_pattern_passes.__name__)
-                tell(ctx.rules, ctx)
+                log_unfired(ctx.rules, ctx)
         return changed
 
-    def _apply_to(self, gm: fx.GraphModule, under_way: UnderWay) -> int:
+    def _apply_to(self, gm: fx.GraphModule, in_progress: MatchInProgress) -> int:
         annotate(gm.graph)
-        gm.meta[_UNDER_WAY] = under_way
+        gm.meta[_IN_PROGRESS] = in_progress
         try:
             changed: int = self._matcher.apply(gm.graph)
         finally:
-            del gm.meta[_UNDER_WAY]
+            del gm.meta[_IN_PROGRESS]
         if changed:
             gm.graph.lint()
             gm.recompile()
         return changed
 
 
-def _forms(wanted: Given, trace_fn: Any) -> list[Variant]:
+def _forms(wanted: UserPattern, trace_fn: Any) -> list[Variant]:
     """Return the forms in which each number occurs: where a number has no effect, its op may be omitted."""
     forms = variants_of(wanted, trace_fn, is_fwd_only(trace_fn))
     return [form for form in forms if has_wildcards(wanted, form.gm)]
@@ -268,8 +274,8 @@ def _why_not_ours(ours: Builtin, match: Any) -> str | None:
 
 
 def _off(name: str, match: Any) -> str | None:
-    under_way: UnderWay = match.graph.owning_module.meta[_UNDER_WAY]
-    return why_off(name, apply_pattern_passes.__name__, under_way.ctx.named)
+    in_progress: MatchInProgress = match.graph.owning_module.meta[_IN_PROGRESS]
+    return why_off(name, apply_pattern_passes.__name__, in_progress.ctx.named)
 
 
 def _of_user(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:

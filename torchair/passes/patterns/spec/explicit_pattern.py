@@ -8,10 +8,10 @@ import torch
 
 from torchair.core.errors import BadPass
 from torchair.core.torch_private.compilers.pattern_matcher import is_keyword, is_nameless, values_in
-from torchair.passes.patterns.spec.user_pattern import NUMBERS, Given
+from torchair.passes.patterns.spec.user_pattern import NUMBERS, UserPattern
 
 
-def check_explicit(given: Given, pattern: Any) -> None:
+def check_explicit(given: UserPattern, pattern: Any) -> None:
     """Check that the pattern names exactly the values that the replacement takes.
 
     A match would not determine any other value.

@@ -29,7 +29,7 @@ _MISSING = object()
 
 
 @dataclass(frozen=True)
-class Stop:
+class MatchFailure:
     """Describe where a match stopped: after how many calls of the pattern, at which node, and why."""
 
     matched: int
@@ -46,21 +46,21 @@ class Stop:
         return source_of(self.node)
 
 
-def attempts(pattern: Any, graph: fx.Graph) -> Iterator[tuple[fx.Node, Stop | None]]:
+def attempts(pattern: Any, graph: fx.Graph) -> Iterator[tuple[fx.Node, MatchFailure | None]]:
     """Yield each node with which the pattern may end, and where its match stops, if it does."""
-    return ((node, stop_at(pattern, node)) for node in _anchors(pattern, graph))
+    return ((node, find_failure(pattern, node)) for node in _anchors(pattern, graph))
 
 
-def stop_at(pattern: Any, node: fx.Node) -> Stop | None:
+def find_failure(pattern: Any, node: fx.Node) -> MatchFailure | None:
     """Return where the match that ends with this node stops, or None if it is complete."""
     outputs, total = outputs_of(pattern), len(call_patterns(pattern))
-    walk = _Walk(outputs)
-    stopped = walk.follow(outputs[0], node, node)
+    state = _MatchState(outputs)
+    stopped = state.follow(outputs[0], node, node)
     if stopped is None:
         stopped = next(
-            (found for each in outputs[1:] if (found := _other(walk, each, node)) is not None), None
+            (found for each in outputs[1:] if (found := _other(state, each, node)) is not None), None
         )
-    return None if stopped is None else Stop(walk.matched, total, *stopped)
+    return None if stopped is None else MatchFailure(state.matched, total, *stopped)
 
 
 def op_names(pattern: Any) -> str:
@@ -119,13 +119,13 @@ def _is_dtype_given(node: fx.Node) -> bool:
 
     Then the Python types of its numbers do not matter.
     """
-    made = node.meta.get("val")
+    result = node.meta.get("val")
     is_aten = isinstance(node.target, OpOverload) and node.target.namespace == "aten"
-    if not is_aten or not isinstance(made, torch.Tensor) or not made.dtype.is_floating_point:
+    if not is_aten or not isinstance(result, torch.Tensor) or not result.dtype.is_floating_point:
         return False
     taken = (read.meta.get("val") for read in node.all_input_nodes)
     dtypes = [value.dtype for value in taken if isinstance(value, torch.Tensor)]
-    return made.dtype in (*dtypes, node.kwargs.get("dtype"))
+    return result.dtype in (*dtypes, node.kwargs.get("dtype"))
 
 
 def _anchors(pattern: Any, graph: fx.Graph) -> Iterator[fx.Node]:
@@ -134,28 +134,28 @@ def _anchors(pattern: Any, graph: fx.Graph) -> Iterator[fx.Node]:
         yield from graph.find_nodes(op=last.op, target=target)
 
 
-def _other(walk: _Walk, pattern: Any, node: fx.Node) -> tuple[fx.Node, str] | None:
+def _other(state: _MatchState, pattern: Any, node: fx.Node) -> tuple[fx.Node, str] | None:
     """Match another result of the pattern with any node that is consistent with the match so far."""
-    if pattern in walk.places:
+    if pattern in state.places:
         return None
     best: tuple[int, tuple[fx.Node, str]] | None = None
     for candidate in _anchors(pattern, node.graph):
-        attempt = walk.copy()
+        attempt = state.copy()
         stopped = attempt.follow(pattern, candidate, candidate)
         if stopped is None:
-            walk.take(attempt)
+            state.take(attempt)
             return None
-        if attempt.matched > walk.matched and (best is None or attempt.matched > best[0]):
+        if attempt.matched > state.matched and (best is None or attempt.matched > best[0]):
             best = attempt.matched, stopped
     if best is not None:
-        walk.matched = best[0]
+        state.matched = best[0]
         return best[1]
     return node, (
         f"an output of the pattern is not used: no {op_names(pattern)} in the graph belongs to {node}"
     )
 
 
-class _Walk:
+class _MatchState:
     """Track one match attempt."""
 
     def __init__(self, outputs: Sequence[Any]) -> None:
@@ -164,13 +164,13 @@ class _Walk:
         self._values: dict[str, Any] = {}
         self.matched = 0
 
-    def copy(self) -> _Walk:
+    def copy(self) -> _MatchState:
         """Return a copy of this attempt."""
-        made = _Walk(self._outputs)
-        made.take(self)
-        return made
+        result = _MatchState(self._outputs)
+        result.take(self)
+        return result
 
-    def take(self, other: _Walk) -> None:
+    def take(self, other: _MatchState) -> None:
         """Adopt the state of another attempt."""
         self.places, self._values, self.matched = dict(other.places), dict(other._values), other.matched
 

@@ -23,7 +23,7 @@ from torchair.fxgraph.symbols import equal
 aten = torch.ops.aten
 
 
-def why_not_settled(match: Any, captures: bool) -> str | None:
+def stride_conflict(match: Any, captures: bool) -> str | None:
     """Add copies to the replacement where its results need the layout of the pattern's results.
 
     Return the reason if that is not possible. In graph mode (`captures` is false) graph results are copied to
@@ -33,7 +33,7 @@ def why_not_settled(match: Any, captures: bool) -> str | None:
     gm: fx.GraphModule = match.replacement_graph
     new = tree_leaves(gm.graph.output_node().args[0])
     pairs = [(a, b) for a, b in zip(old, new, strict=False) if _is_tensor(a) and _is_tensor(b)]
-    other = {a: b.meta["val"] for a, b in pairs if not _lie_alike(a.meta["val"], b.meta["val"])}
+    other = {a: b.meta["val"] for a, b in pairs if not _same_layout(a.meta["val"], b.meta["val"])}
     shown = other.keys() if other and is_seen(other, set(match.nodes), captures) else ()
     for a, b in pairs:
         if a in shown:
@@ -50,7 +50,7 @@ def _is_tensor(node: Any) -> bool:
     return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
 
 
-def _lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(map(equal, a.stride(), b.stride()))
 
 
@@ -71,12 +71,12 @@ def is_seen(changed: Mapping[fx.Node, torch.Tensor], inside: Collection[fx.Node]
             return captures
         if not _is_plain(node):
             return True
-        made = _again(node, values)
-        if made is None:
+        result = _recomputed(node, values)
+        if result is None:
             return True
-        pairs = zip(tree_leaves(node.meta.get("val")), tree_leaves(made), strict=True)
-        if not all(_lie_alike(a, b) for a, b in pairs if isinstance(a, torch.Tensor)):
-            values[node] = made
+        pairs = zip(tree_leaves(node.meta.get("val")), tree_leaves(result), strict=True)
+        if not all(_same_layout(a, b) for a, b in pairs if isinstance(a, torch.Tensor)):
+            values[node] = result
     return False
 
 
@@ -88,7 +88,7 @@ def _is_plain(node: fx.Node) -> bool:
     return is_aten or getattr(target, "__module__", "") == "_operator"
 
 
-def _again(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
+def _recomputed(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
     """Recompute a call with these values, or return None. A view that is not possible becomes a copy."""
     target: Any = aten.reshape.default if node.target is aten.view.default else node.target
     args, kwargs = map_arg((node.args, node.kwargs), lambda n: values.get(n, n.meta.get("val")))
@@ -123,17 +123,17 @@ def _arranged(gm: fx.GraphModule, node: fx.Node, like: torch.Tensor) -> fx.Node 
     back = [order.index(dim) for dim in range(len(order))]
     turned = _call(gm, aten.permute.default, node, order)
     copied = _call(gm, aten.clone.default, turned, memory_format=torch.contiguous_format)
-    made = _call(gm, aten.permute.default, copied, back)
-    return made if _lie_alike(made.meta["val"], like) else None
+    result = _call(gm, aten.permute.default, copied, back)
+    return result if _same_layout(result.meta["val"], like) else None
 
 
 def _call(gm: fx.GraphModule, target: Any, node: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
     with gm.graph.inserting_before(gm.graph.output_node()):
-        made = gm.graph.call_function(target, (node, *args), kwargs)
+        result = gm.graph.call_function(target, (node, *args), kwargs)
     value = node.meta["val"]
     with value.fake_mode:
-        made.meta["val"] = target(value, *args, **kwargs)
-    return made
+        result.meta["val"] = target(value, *args, **kwargs)
+    return result
 
 
 def _return_instead(gm: fx.GraphModule, old: fx.Node, new: fx.Node) -> None:

@@ -26,7 +26,7 @@ _NAMELESS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True)
-class Given:
+class UserPattern:
     """Hold a rule as it was given. `find` and `put` take the values of `names`, in order."""
 
     name: str
@@ -53,7 +53,7 @@ def given(
     replace_fn: Function,
     example_inputs: Any,
     scalar_workaround: Mapping[str, float] | None,
-) -> Given:
+) -> UserPattern:
     """Return the normalized rule, or raise an error that describes its fault."""
     name = name_of(search_fn)
     parameters = _parameters(search_fn, name)
@@ -72,7 +72,7 @@ def given(
     constants = {key: value for key, value in values.items() if key not in names}
     put = _positional(replace_fn, names, constants, f"replace_fn of {name}")
     find = _positional(search_fn, names, constants, f"search_fn {name}")
-    return Given(name, find, put, names, inputs, scalars)
+    return UserPattern(name, find, put, names, inputs, scalars)
 
 
 def check_callables(search_fn: Any, replace_fn: Any, trace_fn: Any, extra_check: Any, pattern: Any) -> None:
@@ -238,12 +238,12 @@ def _positional(fn: Function, names: Sequence[str], constants: Mapping[str, Any]
         by_name = dict(zip(names, values, strict=True))
         ordered = [value for key, value in by_name.items() if key not in named]
         # Arguments after a constant are passed by name: their position may differ.
-        kept = {key: by_name[key] for key in names if key in named}
-        return ordered, kept
+        remaining = {key: by_name[key] for key in names if key in named}
+        return ordered, remaining
 
     def run(*values: Any) -> Any:
-        ordered, kept = split(values)
-        return _flat(_bound(fn, own, ordered, kept, extra))
+        ordered, remaining = split(values)
+        return _flat(_bound(fn, own, ordered, remaining, extra))
 
     _check_arity(fn, own, *split(names), extra, title)
     return _signed(run, names)
