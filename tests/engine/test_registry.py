@@ -84,7 +84,7 @@ def test_kernel_with_meaningless_annotation_is_refused(table: Table, hint: Any, 
 
 
 def test_inputs_and_attributes_are_those_of_the_op() -> None:
-    with pytest.raises(BadKernel, match=r"the kernel alone takes 1 inputs, Add has 2"):
+    with pytest.raises(BadKernel, match=r"the kernel alone takes 1 inputs, but Add has 2"):
 
         @kernel("Add")
         def alone(x1):

@@ -16,7 +16,7 @@ def fix_numbers(gm: fx.GraphModule, ctx: PassContext) -> int:
 
     Dynamo recompiles when such a number changes.
     """
-    found = list(floats_of_modules(gm)) if set_of(ctx.config).accepts_numbers else []
+    found = list(floats_of_modules(gm)) if set_of(ctx.config).takes_numbers else []
     for node, symbol in found:
         number: Any = float(symbol)  # this makes Dynamo add a guard
         node.replace_all_uses_with(number)

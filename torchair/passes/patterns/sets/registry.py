@@ -103,7 +103,7 @@ class RuleSet:
         self._matcher: Any = None
 
     @property
-    def accepts_numbers(self) -> bool:
+    def takes_numbers(self) -> bool:
         """Return whether a user rule has a wildcard number."""
         return any(rule.scalars for rule in self.of_users)
 
