@@ -106,20 +106,10 @@ def add_op(
     objects: Mapping[str, Any] | None = None,
     subgraphs: Sequence[str] = (),
 ) -> Any:
-    """Append an op whose parts are already checked.
+    """Append an op whose parts are already checked; return its outputs: a tensor, a tuple, or lists.
 
-    Args:
-        op_type: Type of the op.
-        inputs: A tensor, a list of tensors or None for each input.
-        attrs: Attributes by name.
-        outputs: Name and count of each output; a count of None is a single output.
-        dependencies: Tensors, or ops without outputs, after which the new op runs.
-        node_name: Name of the op; a free name is chosen if it is None.
-        objects: Python objects that the text of a TorchOp refers to.
-        subgraphs: Names of the graphs in the sub-graph slots of the op.
-
-    Returns:
-        The outputs of the op: one tensor, a tuple, or lists.
+    An output count of None is a single output. A dependency is a tensor or, if an op has none, the op: the
+    new op runs after it.
     """
     op, results = _make(
         op_type, inputs, attrs, outputs, dependencies=dependencies, node_name=node_name, objects=objects,
