@@ -251,7 +251,7 @@ def test_a_taken_name_is_skipped(x: Any) -> None:
 
 @pytest.mark.parametrize("name", ["", "  ", "x"])
 def test_builder_refuses_invalid_node_name(x: Any, name: str) -> None:
-    with pytest.raises(AssertionError, match="blank" if not name.strip() else "taken"):
+    with pytest.raises(AssertionError, match="blank" if not name.strip() else "already used"):
         ge.Acos(x, node_name=name)
 
 

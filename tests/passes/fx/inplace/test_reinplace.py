@@ -186,7 +186,7 @@ def test_what_is_not_implemented_is_not_hidden(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_inplace_variant_of_each_op_is_found(op: Any, twin: Any) -> None:
-    assert twin_of(op) is twin
+    assert in_place_variant(op) is twin
 
 
 # Inputs
