@@ -60,11 +60,11 @@ CAPTURE = {"capture": "npugraph_ex"}  # what may stand before a code generator
 _OPAQUE = {
     "the IR has no LDL factors": ("linalg.ldl_factor", "linalg.ldl_factor_ex", "linalg.ldl_solve"),
     "the IR has eigenvalues of symmetric matrices only": ("linalg.eig", "linalg.eigvals"),
-    "how often to square depends on the data": ("matrix_exp",),
+    "the number of squarings depends on data": ("matrix_exp",),
     "the memory behind a view is not a tensor of the IR": ("as_strided:partial_views",),
     "sparse tensors do not exist in the IR": ("to_sparse",),
     "the number of slices is not inferred": ("unique", "unique_consecutive"),
-    "it makes loss and gradients chunk by chunk to save memory; taken apart it would not": (
+    "it computes loss and gradients in chunks to save memory; its decomposition would not": (
         "nn.functional.linear_cross_entropy:chunked", "nn.functional.linear_cross_entropy:chunked_none",
     ),
 }  # fmt: skip

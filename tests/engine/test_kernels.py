@@ -465,7 +465,7 @@ def test_a_parameter_at_an_address_has_no_value_here() -> None:
         evaluate(op, {}, CPU)
     text = str(caught.value)
     assert "op ConstPlaceHolder_3" in text
-    assert "address of the process that made the graph" in text
+    assert "address in the process that created the graph" in text
     assert re.search("next .*weights", text)
 
 

@@ -163,7 +163,7 @@ FAULTS: list[tuple[str, int, list[str]]] = [
     ("REG_OP(A);", 1, ["not finished", ";", ".INPUT(x"]),
     ("REG_OP(A)\nINPUT(x, ALL())", 2, ["not finished", "INPUT"]),
     ("REG_OP(A)\n.5", 2, [".5"]),
-    ("REG_OP(A)\n#if X\n.INPUT(x, ALL())\n#endif", 2, ["#if X", "conditional"]),
+    ("REG_OP(A)\n#if X\n.INPUT(x, ALL())\n#endif", 2, ["#if X", "conditions"]),
     ("REG_OP(A)\n.OP_END_FACTORY_REG(B)", 2, ["another op", "B", ".OP_END_FACTORY_REG(A)"]),
     ("REG_OP(A)\n.OP_END_FACTORY_REG", 2, ["nothing", ".OP_END_FACTORY_REG(A)"]),
     ("REG_OP(A)\n.INPUT(x, {\nREG_OP(B)", 2, ["{ is not closed", "REG_OP"]),
@@ -171,9 +171,9 @@ FAULTS: list[tuple[str, int, list[str]]] = [
     (OP.format(".INPUT(x)"), 2, ["takes 2 arguments", "1"]),
     (OP.format(".INPUT(x, ALL(), 1)"), 2, ["takes 2 arguments", "3"]),
     (OP.format(".INPUT"), 2, ["takes 2 arguments", "0"]),
-    (OP.format(".INPUT(x y, ALL())"), 2, ["does not name", "x y"]),
-    (OP.format(".INPUT(x, ALL())\n.OPTIONAL_INPUT(x, ALL())"), 3, ["two are called x"]),
-    (OP.format(".ATTR(k, Int, 1).ATTR(k, Int, 1)"), 2, ["two are called k"]),
+    (OP.format(".INPUT(x y, ALL())"), 2, ["needs a name", "x y"]),
+    (OP.format(".INPUT(x, ALL())\n.OPTIONAL_INPUT(x, ALL())"), 3, ["the name x is used twice"]),
+    (OP.format(".ATTR(k, Int, 1).ATTR(k, Int, 1)"), 2, ["the name k is used twice"]),
     (OP.format(".INPUT(x,\nTensorType({DT_FLOAT,\nDT_FLOT16}))"), 4, ["DT_FLOT16", "DT_FLOAT16"]),
     (OP.format(".INPUT(x, TensorType({DT_FLOAT DT_INT8}))"), 2, ["DT_FLOAT DT_INT8"]),
     (OP.format(".INPUT(x, TensorType(DT_FLOAT, DT_INT8))"), 2, ["DT_FLOAT , DT_INT8"]),
@@ -200,7 +200,7 @@ FAULTS: list[tuple[str, int, list[str]]] = [
     (OP.format(".ATTR(k, Float, DT_FLOAT)"), 2, ["DT_FLOAT", "number"]),
     (OP.format(".ATTR(k, Bool, 2)"), 2, ["2", "true or false"]),
     (OP.format(".ATTR(k, String, 'a')"), 2, ["'a'", '"text"']),
-    (OP.format('.ATTR(k, String, "a\n)'), 2, ["does not end", '"a']),
+    (OP.format('.ATTR(k, String, "a\n)'), 2, ["is not closed", '"a']),
     (OP.format(r'.ATTR(k, String, "\q")'), 2, ["escape", r"\q"]),
     (OP.format(r'.ATTR(k, String, "\xff")'), 2, ["UTF-8"]),
     (OP.format(r'.ATTR(k, String, "\ud800")'), 2, ["UTF-8"]),
@@ -336,7 +336,7 @@ def test_registered_ops_are_known() -> None:
     assert "prototype RegOpKnown" in EXTENSIONS, "caches ask for it"
     assert ge.register_reg_op(text) == (proto,), "a second time nothing happens"
     changed = text.replace("3", "4")
-    with pytest.raises(BadGraph, match="there is an IR op 'RegOpKnown' already") as caught:
+    with pytest.raises(BadGraph, match="the IR op 'RegOpKnown' already exists") as caught:
         register_reg_op(changed, "mine.h")
     assert caught.value.details["at"] == "mine.h:1"
     assert "k: Int = 4" in caught.value.details["got"]

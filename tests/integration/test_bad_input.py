@@ -71,7 +71,7 @@ def test_a_converter_with_the_wrong_number_of_outputs(sin: Any) -> None:
         return x, x
 
     text = failure(compile_with_config(lambda x: torch.sin(x)), torch.ones(2))
-    assert "returned 2 values, the op returns 1" in text
+    assert "returned 2 values, but the op returns 1" in text
     assert "test_bad_input.py" in text, "the user's own line is named"
 
 
@@ -79,7 +79,7 @@ def test_a_converter_with_the_wrong_number_of_outputs(sin: Any) -> None:
 def test_a_converter_without_a_tensor(made: Any, sin: Any) -> None:
     torchair.register_fx_node_ge_converter(sin)(lambda x: made)
     text = failure(compile_with_config(lambda x: torch.sin(x)), torch.ones(2))
-    assert "returned no tensor of the graph where the op returns one" in text
+    assert "must return a tensor of the graph" in text
     assert repr(made) in text
     assert "test_bad_input.py" in text
 
@@ -90,7 +90,7 @@ def test_converter_may_omit_unread_results() -> None:
     try:
         x = torch.ones(3)
         assert torch.equal(compile_with_config(lambda x: torch.sort(x)[0])(x), x)
-        assert "returned no tensor" in failure(compile_with_config(lambda x: torch.sort(x)[1]), x)
+        assert "must return a tensor" in failure(compile_with_config(lambda x: torch.sort(x)[1]), x)
     finally:
         unregister(sort)
 

@@ -75,9 +75,17 @@ def test_declared_types_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("fn", "args", "why"),
     [
-        (torch.mm, (torch.randn(2, 3).double(), torch.randn(3, 2).double()), "MatMul takes no DOUBLE as x1"),
-        (torch.mm, (torch.ones(2, 3).long(), torch.ones(3, 2).long()), "MatMul takes no INT64 as x1"),
-        (torch.nextafter, (torch.ones(3).half(), torch.zeros(3).half()), "NextAfter takes no FLOAT16 as x1"),
+        (
+            torch.mm,
+            (torch.randn(2, 3).double(), torch.randn(3, 2).double()),
+            "MatMul does not accept DOUBLE as x1",
+        ),
+        (torch.mm, (torch.ones(2, 3).long(), torch.ones(3, 2).long()), "MatMul does not accept INT64 as x1"),
+        (
+            torch.nextafter,
+            (torch.ones(3).half(), torch.zeros(3).half()),
+            "NextAfter does not accept FLOAT16 as x1",
+        ),
     ],
     ids=["double", "int64", "of the type itself"],
 )
@@ -90,15 +98,17 @@ def test_what_no_type_holds_goes_on_as_torchs_own_op(fn: Any, args: Any, why: st
 
 def test_only_types_are_no_degradation() -> None:
     """Another reason that sounds alike stays one that is told."""
-    assert Reason("aten.mm.default", "the converter declined: MatMul takes no DOUBLE as x1").is_of_type
-    assert not Reason("npu.x.default", "the converter declined: FFN takes no transposed weight").is_of_type
+    assert Reason("aten.mm.default", "the converter declined: MatMul does not accept DOUBLE as x1").is_of_type
+    assert not Reason(
+        "npu.x.default", "the converter declined: FFN does not accept a transposed weight"
+    ).is_of_type
 
 
 def test_a_number_that_32_bits_do_not_hold_is_not_narrowed() -> None:
     made = Graph("sizes", inference(torch._subclasses.FakeTensorMode(), torch.device("cpu")))
     with made:
         x = ge.Const(torch.ones(2, 4))
-        with pytest.raises(UnsupportedOp, match="SplitV takes no INT64 as split_dim"):
+        with pytest.raises(UnsupportedOp, match="SplitV does not accept INT64 as split_dim"):
             ge.SplitV(x, [1, 3], ge.Const(1 << 40), num_split=2, outputs=2)
         ge.SplitV(x, [1, 3], ge.Const(1), num_split=2, outputs=2)
     assert inputs_of(only(made, "SplitV"))[2] == "INT32"
@@ -138,7 +148,7 @@ def test_rows_of_forgotten_types() -> None:
 def test_an_op_with_an_undeclared_type_is_found() -> None:
     graph, _, _, _ = converted(torch.erf, [torch.randn(3)])
     only(graph, "Erf").inputs[0].meta = torch.zeros(3, dtype=torch.bfloat16)
-    with pytest.raises(BadGraph, match="Erf \\(Erf\\) takes no BF16 as 'x'"):
+    with pytest.raises(BadGraph, match="Erf \\(Erf\\) does not accept BF16 as 'x'"):
         verify_emitted(graph)
 
 
@@ -197,7 +207,7 @@ def test_an_image_without_its_format_is_found() -> None:
     graph, _, _, _ = converted(fn, [torch.randn(shape)])
     op = only(graph, "Conv2D")
     op.attrs["input_layout_info"] = Layouts([(0, "ND")])
-    with pytest.raises(BadGraph, match="must say input_layout_info"):
+    with pytest.raises(BadGraph, match="must have input_layout_info"):
         verify_emitted(graph)
 
 

@@ -394,7 +394,7 @@ def test_enable_single_stream_removes_labels(path: str) -> None:
     (sine,) = seen_with(options, branches, X).ops("Sin")
     assert sine.attrs["_user_stream_label"].value == "side"
     with pytest.warns(
-        DegradedWarning, match="ge_config.enable_single_stream is set; take one of them out"
+        DegradedWarning, match="ge_config.enable_single_stream is set; unset the option"
     ) as said:
         one = seen_with({**options, path: True}, branches, X)
     assert len(said) == 1

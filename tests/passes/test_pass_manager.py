@@ -110,5 +110,5 @@ def test_pass_manager_without_debug_counts_nothing(monkeypatch: pytest.MonkeyPat
     def fail(graph: Any) -> None:
         raise AssertionError("counted")
 
-    monkeypatch.setattr(sys.modules["torchair.passes.pass_manager"], "census", fail)
+    monkeypatch.setattr(sys.modules["torchair.passes.pass_manager"], "graph_summary", fail)
     assert run(steps(Step(first)), [], PassContext()) == ["first"]

@@ -341,7 +341,7 @@ def test_unlimited_cores_warn(mode: str, monkeypatch: pytest.MonkeyPatch) -> Non
             return x.sin()
 
     monkeypatch.setattr(get_device(X.device), "limits_cores", False)
-    with pytest.warns(DegradedWarning, match="limit of cores has no effect on this device"):
+    with pytest.warns(DegradedWarning, match="core limit has no effect on this device"):
         torch.testing.assert_close(compile_fn(fn, {}, mode)(X), X.sin())
 
 

@@ -1,1 +1,1 @@
-"""FX -> GE: registry, rows by family, the walk over the graph."""
+"""Convert FX to GE: the registry, converters by family, and the conversion of a graph."""

@@ -1,1 +1,1 @@
-"""The embedded engine: what each GE op means (`kernels/`), and three ways to use that meaning."""
+"""The embedded engine: the meaning of each GE op (`kernels/`), and three ways to use that meaning."""

@@ -1,5 +1,6 @@
-"""Every module that declares kernels. Importing this one fills the tables of `registry`, which do it when
-somebody first looks: capture mode never does.
+"""Import every module that declares kernels.
+
+The first look-up in `registry` imports this module to fill the registry; capture mode never does.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Run one IR op on values. Values are torch tensors (real, fake or traced) or `Host` numbers."""
+"""Evaluate one IR op. Values are torch tensors (real, fake or traced) or `Host` numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchair.core.errors import UnsupportedOp
 from torchair.core.kernel_params import ParamKind
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.engine.kernels.printing import run_text
-from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel, takes_of
+from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel, param_kinds_of
 from torchair.fxgraph.layout import layout_of, materialize_layout
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.attr import Tensor as TensorAttr
@@ -34,12 +34,12 @@ _HOST_VECTOR_DTYPES = (torch.int64, torch.int32)
 
 
 def evaluate(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> list[Value]:
-    """The outputs of one op, given the values of its input tensors."""
+    """Return the outputs of one op, given the values of its input tensors."""
     if op.type == "Const":
         return [constant(op, device)]
     if op.type == "TorchOp":
         target, args, kwargs = torch_call(
-            op, [_as_promised(tensor, values[tensor]) for tensor in op.inputs], device
+            op, [_with_fx_strides(tensor, values[tensor]) for tensor in op.inputs], device
         )
         return flat_values(target(*args, **kwargs))
     if CALL in op.attrs:
@@ -56,8 +56,8 @@ def evaluate(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> li
 
 
 def _run_by_torch(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> list[Value]:
-    """An op without a kernel, by the call of the FX node that it was made for."""
-    given = [_as_promised(tensor, values[tensor]) for tensor in inputs_of(op)]
+    """Evaluate an op without a kernel by the call of its FX node."""
+    given = [_with_fx_strides(tensor, values[tensor]) for tensor in inputs_of(op)]
     call = call_of(op, given, device)
     if call is None:
         return spread(op, given)
@@ -66,18 +66,21 @@ def _run_by_torch(op: Op, values: Mapping[Tensor, Value], device: torch.device) 
 
 
 def evaluate_now(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> list[Value]:
-    """As `evaluate`, while a graph is traced or compiled: on real tensors."""
+    """Evaluate on real tensors while a graph is traced or compiled."""
     with disable_modes(), torch.no_grad():
         return evaluate(op, values, device)
 
 
 def _is_read(tensor: Tensor) -> bool:
-    """A number that FX reads from data: read here once, so that everybody computes with the same symbol."""
+    """Return whether the tensor is a number that FX reads from data.
+
+    It is read once here, so that all readers compute with the same symbol.
+    """
     return isinstance(tensor.meta, Host) and is_symbol(tensor.meta.value)
 
 
 def call(op: Op, arguments: Sequence[Any], device: torch.device) -> list[Value]:
-    """As `evaluate`, with the argument values grouped by prototype input."""
+    """Evaluate with the argument values grouped by prototype input."""
     attrs = op.attributes()
     host_fn = find_host_kernel(op.type)
     if host_fn is not None and _all_host(arguments):
@@ -100,12 +103,14 @@ def call(op: Op, arguments: Sequence[Any], device: torch.device) -> list[Value]:
 
 
 def types_of(op: Op) -> dict[str, int]:
-    """The GE data types of inputs, by the names of their slots."""
+    """Return the GE data types of inputs, by slot name."""
     return {slot.name: slot.tensor.dtype for slot in op.slots if slot.tensor is not None}
 
 
 def constant(op: Op, device: torch.device) -> Value:
-    """Scalars and short vectors of sizes are host values, everything else is data on the device."""
+    """Return a constant: scalars and short vectors of sizes as host values, all others as data on the
+    device.
+    """
     stored = op.attrs["value"]
     assert isinstance(stored, TensorAttr), "a Const holds a tensor"
     value: torch.Tensor = stored.value
@@ -123,10 +128,12 @@ def _is_sizes(value: torch.Tensor) -> bool:
 
 
 def listed_constants(op: Op) -> dict[Tensor, Host]:
-    """The constants that an op takes as plain numbers, in order, though they are data elsewhere: pads of the
-    shape [rank, 2], a mode of one byte. What the op makes of them is known while it is compiled.
+    """Return the constants that an op accepts as plain numbers, in order, although they are data elsewhere.
+
+    Examples are pads of the shape [rank, 2] and a mode of one byte. The results of the op are then known at
+    compile time.
     """
-    takes = takes_of(op.type)
+    takes = param_kinds_of(op.type)
     if not any(how in _NUMBERS for how in takes):
         return {}
     listed: dict[Tensor, Host] = {}
@@ -141,13 +148,13 @@ def listed_constants(op: Op) -> dict[Tensor, Host]:
 
 
 def device_of(op: Op, default: torch.device) -> torch.device:
-    """Where an op that reads no tensor makes its result: where FX says, else the graph's device."""
+    """Return the device of the result of an op without inputs: FX's, else the graph's device."""
     meta = op.outputs[0].meta if op.outputs else None
     return meta.device if isinstance(meta, torch.Tensor) else default
 
 
 def flat_values(result: Any) -> list[Value]:
-    """A kernel's result as a flat list: nested lists are dynamic outputs, numbers become host values."""
+    """Flatten a kernel's result: nested lists are dynamic outputs, numbers become host values."""
     if isinstance(result, list | tuple):
         return [value for item in result for value in flat_values(item)]
     if result is None:
@@ -157,20 +164,22 @@ def flat_values(result: Any) -> list[Value]:
     return [Host(result, host_dtype(result))]
 
 
-def _as_promised(tensor: Tensor, value: Value) -> Value:
-    """An ATen call may depend on strides (`as_strided`, custom kernels): it gets those FX promised. An
-    argument of the graph has those of the call.
+def _with_fx_strides(tensor: Tensor, value: Value) -> Value:
+    """Give an argument of an ATen call the strides that FX expects.
+
+    The call may depend on strides (`as_strided`, custom kernels). An argument of the graph has the strides of
+    the call.
     """
     if isinstance(value, Host) or not isinstance(tensor.meta, torch.Tensor) or tensor.op.type in INPUT_TYPES:
         return value
     if tensor.meta.layout is not torch.strided or len(tensor.meta.shape) != value.ndim:
         return value
-    # A tensor that was turned around in place has other sizes than when it was made.
+    # A tensor that was transposed in place has other sizes than at its creation.
     pairs = zip(value.shape, tensor.meta.shape, strict=True)
     if any(have != want for have, want in pairs if not is_symbol(have) and not is_symbol(want)):
         return value
     layout = layout_of(tensor.meta)
-    # Symbols here are not those that a tracer around us knows.
+    # Symbols here are not those of an enclosing tracer.
     symbolic = any(map(is_symbol, layout.numbers))
     return materialize_layout([value], [replace(layout, is_example=symbolic)])[0]
 
@@ -204,24 +213,25 @@ def _pass(value: Any, how: ParamKind, device: torch.device) -> Any:
 
 
 def _operands(passed: list[Any], takes: Sequence[ParamKind], device: torch.device) -> list[Any]:
-    """A rank-0 host operand is a plain number where all tensors have its dtype: no promotion can tell the
-    difference.
+    """Convert operands; a rank-0 host operand becomes a plain number if all tensors have its dtype.
+
+    Type promotion gives the same result in that case.
     """
     tensors = [value for value in passed if isinstance(value, torch.Tensor)]
-    beside = {tensor.dtype for tensor in tensors}
+    others = {tensor.dtype for tensor in tensors}
     where = tensors[0].device if tensors else device
 
     def as_number(value: Any) -> Any:
         if not isinstance(value, Host):
             return value
-        return value.value if not value.ndim and beside == {value.dtype} else value.to_tensor(where)
+        return value.value if not value.ndim and others == {value.dtype} else value.to_tensor(where)
 
     pairs = zip(passed, takes, strict=True)
     return [as_number(value) if how is ParamKind.OPERAND else value for value, how in pairs]
 
 
 def _check_attributes(op: Op, row: Kernel) -> None:
-    """An attribute that is set to something else than its default must be one the kernel knows."""
+    """Raise if an attribute that is not at its default is unknown to the kernel."""
     proto = op.prototype
     if proto is None:
         return
@@ -236,7 +246,7 @@ def _check_attributes(op: Op, row: Kernel) -> None:
         ):
             continue
         raise UnsupportedOp(
-            f"the kernel of {op.type} does not know the attribute {name!r}",
+            f"the kernel of {op.type} does not support the attribute {name!r}",
             got=f"{name}={attr.value!r}, default {known.default!r}",
             at=op.origin.source if op.origin else "",
         )

@@ -1,4 +1,4 @@
-"""The order in which ops run: an argument is read by all who want its old value before it is written."""
+"""Order ops so that all readers of an argument's old value run before it is written."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from torchair.ge.graph import INPUT_TYPES, Graph, Op
 
 
 def writes_last(graph: Graph) -> list[Op]:
-    """The ops in order, but writes to arguments whose result nobody reads at the end: a copy or view of the
-    argument may be the argument itself here, and be read after the place where the graph writes.
+    """Return the ops in order, with unread writes to arguments moved to the end.
+
+    A copy or view of the argument may be the argument itself here, and may be read after the graph's write.
     """
     read = {tensor for op in graph.ops for tensor in op.inputs}
     read.update(graph.returned)
@@ -17,5 +18,5 @@ def writes_last(graph: Graph) -> list[Op]:
 
 
 def writes_argument(op: Op) -> bool:
-    """Does it write an argument of the graph, rather than a value of it?"""
+    """Return whether the op writes an argument of the graph, not an intermediate value."""
     return op.type == "Assign" and op.inputs[0].op.type in INPUT_TYPES

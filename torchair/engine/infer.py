@@ -1,6 +1,4 @@
-"""Shapes and dtypes of new ops: their kernels run on fake tensors. Equal ops on equal inputs are inferred
-once.
-"""
+"""Infer shapes and dtypes of new ops by running their kernels on fake tensors, once for equal ops."""
 
 from __future__ import annotations
 
@@ -23,11 +21,11 @@ _NOT_INFERRED = (*INPUT_TYPES, OUTPUT_TYPE)
 
 
 def inference(fake_mode: FakeTensorMode, device: torch.device) -> Callable[[Op], None]:
-    """A function that fills the metas of an op's outputs, for `Graph(infer=…)`."""
+    """Return a function that fills the metas of an op's outputs, for `Graph(infer=…)`."""
     seen: dict[Hashable, list[Value]] = {}
 
     def infer(op: Op) -> None:
-        # The results of sub-graphs are what FX says they are.
+        # The results of sub-graphs have the metas of FX.
         if op.type in _NOT_INFERRED or op.subgraphs:
             return
         if op.type == "Const":
@@ -42,7 +40,8 @@ def inference(fake_mode: FakeTensorMode, device: torch.device) -> Callable[[Op],
             with faking(fake_mode), torch.no_grad(), unclaimed_symbols(fake_mode):
                 found = evaluate(op, metas, device)
             assert len(found) == len(op.outputs), (
-                f"the kernel of {op.type} returned {len(found)} of {len(op.outputs)}"
+                f"the kernel of {op.type} returned {len(found)} results, but the op has {len(op.outputs)} "
+                "outputs"
             )
             if key is not None and not makes_symbols(op, found):
                 seen[key] = found
@@ -57,8 +56,9 @@ def inference(fake_mode: FakeTensorMode, device: torch.device) -> Callable[[Op],
 
 
 def _has_no_value(op: Op) -> bool:
-    """A user's op that no kernel runs, or one that reads what such an op makes: conversion gives its results
-    the values of the torch op.
+    """Return whether no kernel runs this user op, or it reads the result of such an op.
+
+    The conversion then gives its results the values of the torch op.
     """
     if CALL in op.attrs:
         return not op.attrs[CALL].value
@@ -71,10 +71,11 @@ def _constant(op: Op, fake_mode: FakeTensorMode, device: torch.device) -> Value:
 
 
 def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> Hashable | None:
-    """What decides the result of an op: type, attributes, and the specs of its inputs. None: do not
-    memoise.
+    """Return the key that decides the result of an op: type, attributes, and the specs of its inputs.
+
+    None means: do not memoize.
     """
-    if op.objects or op.type == PRINT:  # what it prints is said elsewhere
+    if op.objects or op.type == PRINT:  # the printed text is not part of the key
         return None
     named = [
         (name, attr) for name, attr in sorted(op.attrs.items()) if name == CALL or not name.startswith("_")
@@ -87,27 +88,25 @@ def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> 
         for slot in op.slots
         if slot.tensor in read
     )
-    # An ATen call gets the strides FX promised, whatever the tensor has here.
-    promised = tuple(spec_key(tensor.meta, strides) for tensor in read) if runs_torch(op) else ()
+    # An ATen call gets the strides of FX, whatever the strides of the tensor here.
+    expected = tuple(spec_key(tensor.meta, strides) for tensor in read) if runs_torch(op) else ()
     where = op.outputs[0].meta.device if op.outputs and isinstance(op.outputs[0].meta, torch.Tensor) else None
     # The same tensor twice is one input of a trace: x * x is not an instance of x * y.
     order = list(dict.fromkeys(read))
     repeats = tuple(order.index(tensor) for tensor in read)
-    return op.type, attrs, inputs, repeats, promised, where, len(op.outputs)
+    return op.type, attrs, inputs, repeats, expected, where, len(op.outputs)
 
 
 def spec_key(value: Any, strides: bool = False) -> Hashable:
-    """What decides the result of an op that reads this value: the spec of a tensor, the numbers of a host
-    value.
-    """
+    """Return the key of a value that an op reads: the spec of a tensor, the numbers of a host value."""
     if isinstance(value, Host):
         return ("host", value.dtype, value.ndim, tuple(number_key(item) for item in value.items))
     return tensor_key(value, strides=strides)
 
 
 def makes_symbols(op: Op, values: list[Value]) -> bool:
-    """Does a result have a size that none of the inputs explains (a data-dependent size)? Then each run has
-    its own.
+    """Return whether a result has a data-dependent size, which no input determines. Then each run has its own
+    symbols.
     """
     parts = [part for value in values for part in (value.items if isinstance(value, Host) else value.shape)]
     return any(is_symbol(part) and not part.node.has_hint() for part in parts)

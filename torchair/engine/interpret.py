@@ -1,4 +1,4 @@
-"""The reference run: one op after the other on real tensors."""
+"""Run a graph as the reference: one op after the other on real tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from torchair.engine.evaluate import Value, evaluate, flat_values
 from torchair.engine.execution_order import writes_argument, writes_last
-from torchair.engine.kernels.control import run_control, takes_number
+from torchair.engine.kernels.control import is_number_input, run_control
 from torchair.engine.registry import as_host
 from torchair.fxgraph.layout import Layout, materialize_layout, memory_of
 from torchair.fxgraph.symbols import Binding, Reader, Unreadable
@@ -46,10 +46,10 @@ def interpret(
     parts: Mapping[str, Graph] | None = None,
     before: Observer | None = None,
 ) -> list[Any]:
-    """Run a graph on the flat arguments of the FX graph it was made from; returns the FX outputs.
+    """Run a graph on the flat arguments of its FX graph; return the FX outputs.
 
-    `parts` are the sub-graphs that its ops may name: those of the main graph. `before` sees each op with what
-    it is about to read, `observe` with what it made.
+    `parts` are the sub-graphs of the main graph that its ops may name. `before` receives each op with the
+    values that it will read, `observe` with its results.
     """
     run = _Run(graph, args, device, graph.subgraphs if parts is None else parts, observe, before)
     with torch.no_grad():
@@ -62,7 +62,7 @@ def interpret(
 
 @dataclass(eq=False)
 class _Run:
-    """One run of one graph: the values so far."""
+    """Hold the values of one run of one graph."""
 
     graph: Graph
     args: Sequence[Any]
@@ -73,8 +73,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self._values: dict[Tensor, Value] = {}
-        # Results that share memory with an argument where FX promised that they do not: copied before it
-        # changes.
+        # Results that share memory with an argument although they do not in FX: copied before it changes.
         self._kept: dict[Tensor, Value] = {}
         self._returned = {result.tensor for result in self.graph.results if isinstance(result, TensorResult)}
         self._owned = {memory_of(arg) for arg in self.args if isinstance(arg, torch.Tensor)}
@@ -84,18 +83,18 @@ class _Run:
         if self.before is not None:
             self.before(op, [self._values[tensor] for tensor in inputs_of(op)])
         if writes_argument(op):
-            _keep_apart(op, self._values)
-        made = self._made(op)
-        self._values.update(zip(op.outputs, made, strict=True))
+            _copy_before_write(op, self._values)
+        output = self._made(op)
+        self._values.update(zip(op.outputs, output, strict=True))
         if op.type == "Const":
-            self._owned.update(memory for value in made if (memory := memory_of(value)) is not None)
+            self._owned.update(memory for value in output if (memory := memory_of(value)) is not None)
         self._kept.update(
             (tensor, value.clone())
-            for tensor, value in zip(op.outputs, made, strict=True)
+            for tensor, value in zip(op.outputs, output, strict=True)
             if tensor in self._returned and self._shares(value)
         )
         if self.observe is not None:
-            self.observe(op, made)
+            self.observe(op, output)
 
     def _made(self, op: Op) -> list[Value]:
         if op.type in INPUT_TYPES:
@@ -104,7 +103,7 @@ class _Run:
             return evaluate(op, self._values, self.device)
         called = [self.parts[name] for name in op.subgraphs]
         given = [
-            _argument(self._values[tensor], takes_number(op, number, called[0]), self.device)
+            _argument(self._values[tensor], is_number_input(op, number, called[0]), self.device)
             for number, tensor in enumerate(op.inputs)
         ]
         return flat_values(run_control(op, given, called, self._run_part))
@@ -116,16 +115,16 @@ class _Run:
         return isinstance(value, torch.Tensor) and memory_of(value) in self._owned
 
     def results(self) -> list[Any]:
-        """What FX returns."""
+        """Return the FX outputs."""
         graph, args = self.graph, self.args
         reader = binding_of(graph).reader(args)
         values = self._values | self._kept
-        made = [read(result, values, args, self.device, reader) for result in graph.results]
-        return _laid_out(graph.results, made, reader)
+        outputs = [read(result, values, args, self.device, reader) for result in graph.results]
+        return _laid_out(graph.results, outputs, reader)
 
 
-def _keep_apart(op: Op, values: dict[Tensor, Value]) -> None:
-    """Before an argument is written, what other writes still read of its memory is copied."""
+def _copy_before_write(op: Op, values: dict[Tensor, Value]) -> None:
+    """Copy values that later writes still read before an argument is written."""
     target = values[op.inputs[0]]
     if not isinstance(target, torch.Tensor):
         return
@@ -137,19 +136,19 @@ def _keep_apart(op: Op, values: dict[Tensor, Value]) -> None:
 
 
 def _argument(value: Value, is_number: bool, device: torch.device) -> Any:
-    """A value as an argument of a sub-graph."""
+    """Convert a value to an argument of a sub-graph."""
     if not isinstance(value, Host):
         return value
     return value.value if is_number else value.to_tensor(device)
 
 
 def binding_of(graph: Graph) -> Binding:
-    """Where the symbols of its results are read from."""
+    """Return the sources of the symbols in its results."""
     return graph.binding or Binding(_fakes(graph))
 
 
 def _fakes(graph: Graph) -> list[Any]:
-    """What FX knows of each argument: its sizes are symbols, and so on."""
+    """Return the fake value of each argument, with symbolic sizes."""
     fakes: dict[int, Any] = {}
     for op in graph.inputs:
         feed, meta = graph.feeds[op.name], op.outputs[0].meta
@@ -161,8 +160,9 @@ def _fakes(graph: Graph) -> list[Any]:
 
 
 def _laid_out(results: Sequence[Result], made: Sequence[Any], reader: Reader) -> list[Any]:
-    """Results as promised: what shares memory only here gets memory of its own, strides and what shares
-    memory in FX are restored.
+    """Return the results with the memory layout that FX expects.
+
+    Results that share memory only here get their own memory; strides, and sharing as in FX, are restored.
     """
     owners: dict[int, int] = {}
     groups: dict[int, list[tuple[int, Layout]]] = {}
@@ -183,7 +183,7 @@ def _laid_out(results: Sequence[Result], made: Sequence[Any], reader: Reader) ->
 
 
 def _readable(layout: Layout, value: torch.Tensor, reader: Reader) -> Layout:
-    """The layout in numbers; where the data decides them, the traced ones as examples."""
+    """Return the layout in numbers; data-dependent ones use the traced examples."""
     read = reader.knowing(layout.sizes, value.shape)
     try:
         sizes, strides = tuple(map(read, layout.sizes)), tuple(map(read, layout.strides))
@@ -195,7 +195,7 @@ def _readable(layout: Layout, value: torch.Tensor, reader: Reader) -> Layout:
 def read(
     result: Result, values: Mapping[Tensor, Value], args: Sequence[Any], device: torch.device, reader: Reader
 ) -> Any:
-    """One FX output from the values of a run."""
+    """Return one FX output from the values of a run."""
     if isinstance(result, ConstantResult):
         return result.value
     if isinstance(result, NumberResult):
@@ -210,13 +210,13 @@ def read(
 
 
 def feed_value(feed: Feed, args: Sequence[Any]) -> Value:
-    """The value of a graph input: an argument tensor, a number as a host value, or several packed."""
+    """Return the value of a graph input: an argument tensor, a number as a host value, or several packed."""
     if isinstance(feed, RandomFeed):
         return Host((FROM_GENERATOR,) * feed.count)
     if isinstance(feed, PackFeed):
         return Host(tuple(args[index] for index in feed.indices))
     value = args[feed.index]
     if value is None:
-        # AOTAutograd passes nothing for a token, which only puts effects in order.
+        # AOTAutograd passes nothing for a token, which only orders effects.
         return torch.empty(0)
     return value if isinstance(value, torch.Tensor) else Host(value, host_dtype(value))

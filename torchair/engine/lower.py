@@ -1,7 +1,6 @@
-"""GE graph -> FX' of ATen calls: every kernel is run under a tracer, with Inductor's decompositions.
+"""GE graph -> FX' of ATen calls: run every kernel under a tracer, with Inductor's decompositions.
 
-The result has the placeholders of the FX graph the GE graph came from, in the same order, and stays
-symbolic: a size is a
+The result has the placeholders of the original FX graph, in the same order, and stays symbolic: a size is a
 `SymInt` of the same shape environment, written in the graph as arithmetic on placeholders and `sym_size`.
 
 Tracing one op costs milliseconds, and models are repeated layers. So an op is traced once per (type,
@@ -31,10 +30,10 @@ from torchair.core.torch_private.fake.fake_tensors import (
 from torchair.engine.evaluate import Value, constant, evaluate, flat_values
 from torchair.engine.execution_order import writes_last
 from torchair.engine.infer import makes_symbols, op_key
-from torchair.engine.kernels.control import control_node, shaped_for_torch, takes_number
-from torchair.engine.op_placement import Placed
+from torchair.engine.kernels.control import control_node, is_number_input, shaped_for_torch
+from torchair.engine.op_placement import OpPlacement
 from torchair.engine.registry import as_host, is_pure_writer
-from torchair.engine.trace_cache import SHARED, separate, separate_all, take_over
+from torchair.engine.trace_cache import SHARED, reuse_values, separate_all, unshare
 from torchair.fxgraph.external_constants import HELD
 from torchair.fxgraph.layout import Layout, layout_of, lies, materialize_layout, memory_of
 from torchair.fxgraph.size_nodes import expression_nodes
@@ -64,7 +63,7 @@ Decompositions = Mapping[Any, Callable[..., Any]]
 
 
 class KernelFailed(BadGraph):
-    """The kernel of an op failed where the op was to be lowered."""
+    """The kernel of an op failed while the op was lowered."""
 
     def __init__(self, op: Op, error: Exception, inputs: str) -> None:
         super().__init__(
@@ -84,7 +83,7 @@ class TracedOp:
 
 @dataclass
 class Lowering:
-    """The FX' under construction."""
+    """Hold the FX' under construction."""
 
     fake_mode: FakeTensorMode
     device: torch.device
@@ -93,18 +92,18 @@ class Lowering:
     graph: fx.Graph = field(default_factory=fx.Graph)
     root: torch.nn.Module = field(default_factory=torch.nn.Module)
     placeholders: list[fx.Node] = field(default_factory=list)
-    # The node that carries each symbol (by its sympy name), and nodes of whole expressions made from them.
+    # The node that carries each symbol (by its sympy name), and nodes of whole expressions of them.
     symbols: dict[Any, fx.Node] = field(default_factory=dict)
     values: dict[Tensor, fx.Node | Host] = field(default_factory=dict)
     traced: dict[Hashable, TracedOp] = field(default_factory=dict)
     constants: dict[int, str] = field(default_factory=dict)
-    # The storage that FX says a result has (an argument: None), by the storage it has here.
+    # The FX storage of a result (an argument: None), by its storage here.
     owners: dict[int | None, int | None] = field(default_factory=dict)
     # The memory of values that repeats have taken over.
     shared: set[int] = field(default_factory=set)
 
     def value(self, tensor: Tensor) -> Value:
-        """The fake tensor or host value that flows on an edge."""
+        """Return the fake tensor or host value on an edge."""
         found = self.values[tensor]
         return found if isinstance(found, Host) else found.meta["val"]
 
@@ -117,8 +116,10 @@ def lower(
     decompositions: Decompositions,
     parts: Mapping[str, Graph] | None = None,
 ) -> fx.GraphModule:
-    """`placeholders` are the names and fake values of the flat arguments, in order; `parts` the sub-graphs
-    that ops may name, those of the main graph.
+    """Lower a GE graph to ATen calls.
+
+    `placeholders` are the names and fake values of the flat arguments, in order; `parts` are the sub-graphs
+    of the main graph that ops may name.
     """
     state = Lowering(fake_mode, device, decompositions, graph.subgraphs if parts is None else parts)
     reset_unbacked_symbol_memo(fake_mode)
@@ -129,7 +130,7 @@ def lower(
     # Numbers first: a symbol that is an argument itself need not be read from a tensor.
     for node in sorted(state.placeholders, key=lambda node: isinstance(node.meta["val"], torch.Tensor)):
         _bind_symbols(state, node)
-    needless, placed, without = _needless_moves(graph), Placed(graph, state.graph), skipped(graph)
+    needless, placed, without = _needless_moves(graph), OpPlacement(graph, state.graph), skipped(graph)
     with torch.no_grad():
         for op in writes_last(graph):
             if op in without:
@@ -142,8 +143,8 @@ def lower(
         arguments = [node.meta["val"] for node in state.placeholders]
         returned = [state.values[tensor] for tensor in graph.returned]
         nodes = [node for node in returned if isinstance(node, fx.Node)]
-        separate(state.graph, nodes, state.shared, fake_mode)
-        # A constant is the graph's own: who is given one could write to it.
+        unshare(state.graph, nodes, state.shared, fake_mode)
+        # A constant belongs to the graph: a caller that receives one could write to it.
         constants = [node.meta.get("val") for node in state.graph.find_nodes(op="get_attr")]
         state.owners = {memory_of(value): None for value in (*arguments, *constants)}
         outputs = [_output(state, result) for result in graph.results]
@@ -153,16 +154,15 @@ def lower(
     gm.meta[SHARED] = state.shared
     gm.graph.eliminate_dead_code()
     if placed.is_needed:
-        separate_all(gm, fake_mode)  # who places nodes on streams asks which share memory
+        separate_all(gm, fake_mode)  # passes that place nodes on streams check which nodes share memory
     gm.recompile()
     return gm
 
 
 def _needless_moves(graph: Graph) -> set[Op]:
-    """Copies for ops that write in place on a device: read only by kernels that make a new tensor, they are
-    not made.
+    """Return copies before in-place device ops that only new-tensor kernels read: they are omitted.
 
-    A cache that is updated and assigned back is then written in place, without a copy of the whole.
+    A cache that is updated and assigned back is then written in place, without a full copy.
     """
     uses = graph.consumers()
     moves = [op for op in graph.ops if op.type == "TensorMove" and op.outputs[0] in uses]
@@ -216,10 +216,10 @@ def _input(state: Lowering, feed: Feed) -> fx.Node | Host:
 
 
 def _lower_control(state: Lowering, op: Op) -> None:
-    """If and While are torch's own control flow, with lowered sub-graphs."""
+    """Lower If and While to torch's own control flow, with lowered sub-graphs."""
     parts = [state.parts[name] for name in op.subgraphs]
     inputs = [
-        _fx_argument(state, tensor, takes_number(op, number, parts[0]))
+        _fx_argument(state, tensor, is_number_input(op, number, parts[0]))
         for number, tensor in enumerate(op.inputs)
     ]
     fakes = [item.meta["val"] if isinstance(item, fx.Node) else item for item in inputs]
@@ -243,7 +243,7 @@ def _lower_control(state: Lowering, op: Op) -> None:
 
 
 def _fx_argument(state: Lowering, tensor: Tensor, is_number: bool) -> Any:
-    """A number, or a tensor with the strides FX promised."""
+    """Return a number, or a tensor with the strides of FX."""
     found = state.values[tensor]
     if isinstance(found, Host) and (is_number or isinstance(found.value, torch.SymBool)):
         return number_node(state, found.value)
@@ -268,7 +268,7 @@ def _trace(state: Lowering, op: Op) -> TracedOp:
             values[tensor] = _given(fake, numbers, symbols) if isinstance(fake, Host) else next(data)
         results = evaluate(op, values, state.device)
         shape[:] = [result if isinstance(result, Host) else None for result in results]
-        # Numbers that the data decides are returned too, so that the node that makes them stays.
+        # Data-dependent numbers are returned too, so that their nodes stay.
         read = [number for number in _symbols_of(results) if is_unbacked(number)]
         return [*(result for result in results if not isinstance(result, Host)), *read] or [None]
 
@@ -280,9 +280,7 @@ def _trace(state: Lowering, op: Op) -> TracedOp:
 
 
 def _traced(state: Lowering, run: Callable[..., Any], flat: list[Any]) -> fx.GraphModule:
-    """The ATen graph of a function. Where a decomposition asks for what only the data can tell, the op stays
-    whole.
-    """
+    """Return the ATen graph of a function. An op whose decomposition depends on data is kept."""
     tracers = [
         make_fx(run, decomposition_table=table, tracing_mode="real", _allow_non_fake_inputs=True)
         for table in (dict(state.decompositions), {})
@@ -292,7 +290,7 @@ def _traced(state: Lowering, run: Callable[..., Any], flat: list[Any]) -> fx.Gra
             gm = tracers[0](*flat)
         except DATA_ERRORS:
             gm = tracers[1](*flat)
-    # Of a tuple every element is picked, also what nobody reads and what is no tensor and has no value.
+    # Every element of a tuple gets a getitem, even unread ones and those without a value.
     for node in gm.graph.find_nodes(op="call_function", target=operator.getitem):
         if not node.users:
             gm.graph.erase_node(node)
@@ -327,20 +325,20 @@ def _inline(state: Lowering, traced: TracedOp, op: Op, first_time: bool) -> list
 
 
 def _copy(state: Lowering, node: fx.Node, mapped: Mapping[fx.Node, Any], op: Op, first_time: bool) -> fx.Node:
-    """One traced node in the graph under construction; repeats take over its value where they can."""
+    """Copy one traced node into the graph under construction; repeats take over its value where possible."""
     made = state.graph.node_copy(node, lambda old: mapped[old])
     made.meta = {key: node.meta[key] for key in ("val", "unbacked_bindings") if key in node.meta}
     made.meta["ge_op"] = op.name
     if op.origin is not None:
         made.meta["stack_trace"] = op.origin.trace
     if not first_time:
-        state.shared |= take_over(node, made, mapped, state.fake_mode)
+        state.shared |= reuse_values(node, made, mapped, state.fake_mode)
     _bind_symbols(state, made)
     return made
 
 
 def _constant(state: Lowering, gm: fx.GraphModule, node: fx.Node) -> fx.Node:
-    """A tensor constant or sub-graph of a traced kernel becomes an attribute of the result."""
+    """Turn a tensor constant or sub-graph of a traced kernel into an attribute of the result."""
     return _attribute(state, getattr(gm, str(node.target)))
 
 
@@ -360,7 +358,7 @@ def _attribute(state: Lowering, value: Any) -> fx.Node:
 
 
 def _output(state: Lowering, result: Result) -> Any:
-    """One FX output: a view of the argument it is an alias of, or a value in memory of its own."""
+    """Return one FX output: a view of the argument that it aliases, or a value in its own memory."""
     if isinstance(result, ConstantResult):
         return result.value
     if isinstance(result, NumberResult):
@@ -370,12 +368,12 @@ def _output(state: Lowering, result: Result) -> Any:
     found, layout = state.values[result.tensor], result.layout
     if isinstance(found, Host):
         return _as_data(state, found, state.device if layout is None else layout.device)
-    # A view of an argument whose place only the data decides is the view that was made here.
+    # A view of an argument with a data-dependent position is the view that was made here.
     return found if isinstance(result, AliasResult) else _own(state, found, layout)
 
 
 def _lay_out(state: Lowering, results: Sequence[Result], outputs: list[Any]) -> None:
-    """Give the owned outputs their promised strides; those of one storage in FX get one storage."""
+    """Give the owned outputs their required strides; outputs of one FX storage share one storage."""
     groups: dict[int, list[tuple[int, Layout]]] = {}
     for place, (result, output) in enumerate(zip(results, outputs, strict=True)):
         if isinstance(result, TensorResult) and result.layout is not None and isinstance(output, fx.Node):
@@ -388,7 +386,7 @@ def _lay_out(state: Lowering, results: Sequence[Result], outputs: list[Any]) -> 
 
 
 def _arranged(state: Lowering, nodes: list[fx.Node], layouts: Sequence[Layout]) -> list[fx.Node]:
-    """The values of nodes with layouts of one storage; nodes that lie as promised stay as they are."""
+    """Return the values of nodes with layouts of one storage; nodes that already match stay unchanged."""
     if not all(_is_readable(state, layout) for layout in layouts):
         layouts = [replace(layout, is_example=True) for layout in layouts]
     if len(nodes) == 1 and lies(nodes[0].meta["val"], layouts[0], lambda number: number):
@@ -405,13 +403,15 @@ def _arranged(state: Lowering, nodes: list[fx.Node], layouts: Sequence[Layout]) 
 
 
 def _is_readable(state: Lowering, layout: Layout) -> bool:
-    """Can all its numbers be computed here? What only the data decides has another name in FX."""
+    """Return whether all numbers of a layout can be computed here; data-dependent ones have other symbols in
+    FX.
+    """
     numbers = _symbols_in(layout.numbers)
     return all(symbol in state.symbols for number in numbers for symbol in number.node.expr.free_symbols)
 
 
 def _view(state: Lowering, alias: AliasResult) -> fx.Node:
-    """The memory of an argument as an alias looks at it."""
+    """Return the memory of an argument as an alias views it."""
     base, layout = state.placeholders[alias.base], alias.layout
     if not layout.steps:
         return base
@@ -425,19 +425,18 @@ def _view(state: Lowering, alias: AliasResult) -> fx.Node:
 
 
 def _as_data(state: Lowering, value: Host, device: torch.device) -> fx.Node:
-    """A host value as a tensor."""
+    """Return a host value as a tensor."""
     numbers = _symbols_of([value])
     return _call(state, lambda *given: [_given(value, numbers, given).to_tensor(device)], [], numbers)[0]
 
 
 def _own(state: Lowering, node: fx.Node, layout: Layout | None) -> fx.Node:
-    """The node, or a copy when it shares memory with an argument, a constant or another result, and in FX it
-    does not.
+    """Return the node, or a copy if it shares memory that it does not share in FX.
 
-    Identity ops and no-op reductions are views here. The copy is made at once: the argument may change.
+    Identity ops and no-op reductions are views here. The copy is made directly: the argument may change.
     """
-    promised = id(node) if layout is None else layout.storage
-    if state.owners.setdefault(memory_of(node.meta["val"]), promised) == promised:
+    expected = id(node) if layout is None else layout.storage
+    if state.owners.setdefault(memory_of(node.meta["val"]), expected) == expected:
         return node
     after = state.placeholders[-1] if node.op == "placeholder" else node
     value = node.meta["val"]
@@ -457,7 +456,7 @@ def _own(state: Lowering, node: fx.Node, layout: Layout | None) -> fx.Node:
 def _call(
     state: Lowering, fn: Callable[..., list[Any]], nodes: list[fx.Node], numbers: list[Any]
 ) -> list[fx.Node]:
-    """Trace a small function of nodes and of numbers, and inline it: the nodes of its results."""
+    """Trace a small function of nodes and numbers and inline it; return the nodes of its results."""
     with faking(state.fake_mode):
         gm = make_fx(
             fn,
@@ -481,16 +480,14 @@ def _call(
 
 
 def number_node(state: Lowering, number: Any) -> Any:
-    """A number as an FX argument: itself, or the node that computes a symbolic one."""
+    """Return a number as an FX argument: itself, or the node that computes a symbolic one."""
     if not is_symbol(number):
         return number
     return expression_nodes(state.graph, state.symbols, number)
 
 
 def _bind_symbols(state: Lowering, node: fx.Node) -> None:
-    """Remember where a symbol can be read from: a number, or a size, stride or offset of a tensor that is
-    just this symbol.
-    """
+    """Record the source of a symbol: a number, or a size, stride or offset that is exactly this symbol."""
     value = node.meta.get("val")
     if is_symbol(value):
         # A bool that is read is an expression (u0 == 1) of a symbol that no node has.
@@ -511,7 +508,7 @@ def _bind_symbols(state: Lowering, node: fx.Node) -> None:
 
 
 def _symbols_of(values: Sequence[Any]) -> list[Any]:
-    """The distinct symbolic numbers of the host values, in order."""
+    """Return the distinct symbolic numbers of the host values, in order."""
     return list(_symbols_in(tuple(value.items for value in values if isinstance(value, Host))))
 
 
@@ -534,7 +531,7 @@ def _key(number: Any) -> Hashable:
 
 
 def _given(value: Host, numbers: Sequence[Any], symbols: Sequence[Any]) -> Host:
-    """A host value with `symbols`, the traced ones, in place of `numbers`."""
+    """Return a host value with the traced `symbols` in place of `numbers`."""
     given = dict(zip(map(_key, numbers), symbols, strict=True))
     items = tuple(given[_key(item)] if is_symbol(item) else item for item in value.items)
     return Host(items if isinstance(value.value, tuple) else items[0], value.dtype)

@@ -1,11 +1,12 @@
-"""The registry of kernels, and how a kernel is found and called. The modules that `engine/all_kernels.py`
-imports declare the kernels; they are imported on the first look-up.
+"""Register kernels, find them and call them.
 
-A kernel is a pure function of tensors and attributes. Its positional parameters are the prototype's inputs
-in order, its keyword-only parameters the attributes it needs (and `device`, for ops that make tensors from
-nothing, and `types`, where the GE data types of inputs say more than their tensors do). An input annotated
-with `Host` or with an annotation of `core/kernel_params.py` is passed as Python numbers, an input annotated
-`Value` as a tensor or a `Host`, whichever it is. All other inputs are torch tensors.
+The modules that `engine/all_kernels.py` imports declare the kernels; they are imported on the first look-up.
+
+A kernel is a pure function of tensors and attributes. Its positional parameters are the prototype's inputs in
+order, its keyword-only parameters the attributes it needs. It may also have `device`, for ops that make
+tensors from nothing, and `types`, where GE data types of inputs are more precise than their tensors. An input
+annotated with `Host` or with an annotation of `core/kernel_params.py` is passed as Python numbers, an input
+annotated `Value` as a tensor or a `Host`, whichever it is. All other inputs are torch tensors.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torchair.ge.prototype import prototype
 from torchair.ge.schema.string_format import FORMAT, PRINT
 
 Value = Annotated[torch.Tensor | Host, ParamKind.VALUE]
-"""Annotation of an input whose data is not read: it is given as it is."""
+"""Annotation of an input whose data is not read: it is passed unchanged."""
 
 Fn = Callable[..., Any]
 Makes = str | Callable[[Mapping[str, Any]], int]
@@ -48,29 +49,29 @@ class Kernel:
     attrs: tuple[str, ...]
     wants_device: bool
     wants_types: bool = False
-    # Output -> what its type is, where that may be one that torch lacks: the name of the attribute (or of
-    # the input) that tells, or a function of all of them.
+    # Output -> its type, if torch may lack it: the name of the attribute (or of the input) that holds it, or
+    # a function of all of them.
     makes: Mapping[int, Makes] = field(default_factory=dict[int, "Makes"])
-    # On a device the op writes in place, after a TensorMove; this kernel returns a new tensor, so it needs
-    # no copy.
+    # On a device the op writes in place, after a TensorMove; this kernel returns a new tensor, so it needs no
+    # copy.
     is_pure: bool = False
 
 
-# Annotations that say by themselves how an input is given.
+# Annotations that define by themselves how an input is passed.
 _PLAIN = {torch.Tensor: ParamKind.TENSOR, list[torch.Tensor]: ParamKind.TENSOR, Host: ParamKind.HOST}
 _FORMS = (
-    "inputs are Ints, Int, Number, Operand (core/kernel_params.py), Value, Host, or tensors without an "
-    "annotation"
+    "annotate inputs as Ints, Int, Number, Operand (core/kernel_params.py), Value or Host; tensors have "
+    "no annotation"
 )
-# Keyword-only parameters that are no attributes.
+# Keyword-only parameters that are not attributes.
 _GIVEN = {"device", "types"}
 _EVERY = "torchair.engine.all_kernels"
 _kernels: LazyRegistry[tuple[str, str | None], Kernel] = LazyRegistry(_EVERY)
-# What users' kernels stand in place of.
+# Built-in kernels that users' kernels replace.
 _replaced: dict[tuple[str, str | None], Kernel | None] = {}
 _devices: set[str] = set()
 _host_kernels: LazyRegistry[str, Fn] = LazyRegistry(_EVERY)
-# What `evaluate` runs without a kernel.
+# Ops that `evaluate` runs without a kernel.
 _SPECIAL = frozenset({"TorchOp", "Shape", "Const", FORMAT, PRINT})
 _without: LazyRegistry[str, tuple[str, str]] = LazyRegistry(_EVERY)
 
@@ -82,10 +83,10 @@ def kernel(
     pure: bool = False,
     makes: Mapping[int, Makes] | None = None,
 ) -> Callable[[Fn], Fn]:
-    """Declare the meaning of one or several ops. `only` gives a reason to decline, for device rules.
+    """Declare the meaning of one or several ops. `only` returns a reason to decline, for device rules.
 
-    `pure` is for an op that writes in place on a device: this kernel leaves its inputs alone and returns a
-    new tensor. `makes` says what the types of outputs are that torch has no dtype for.
+    `pure` is for an op that writes in place on a device: this kernel does not write its inputs and returns a
+    new tensor. `makes` defines the types of outputs for which torch has no dtype.
     """
 
     def declare(fn: Fn) -> Fn:
@@ -98,9 +99,9 @@ def kernel(
 
 
 def torch_kernels(rows: Mapping[str, Fn], *, numbers: bool = False) -> None:
-    """Ops that are one torch function of their inputs, in order, without attributes.
+    """Register ops that are one torch function of their inputs, in order, without attributes.
 
-    With `numbers` the function takes a Python number in any place but the first.
+    With `numbers` the function accepts a Python number in any position but the first.
     """
     for op, fn in rows.items():
         rest = len(prototype(op).inputs) - 1
@@ -109,46 +110,47 @@ def torch_kernels(rows: Mapping[str, Fn], *, numbers: bool = False) -> None:
 
 
 def attribute_kernels(rows: Mapping[str, Fn]) -> None:
-    """Ops that have as attributes what another op has as inputs of the same names: its kernel serves both."""
+    """Register ops whose attributes are the inputs of another op: its kernel serves both."""
     for op, fn in rows.items():
         proto = prototype(op)
         wanted = inspect.signature(fn).parameters
         attrs = tuple(name for name in wanted if name in proto.attr_by_name)
-        assert len(proto.inputs) + len(attrs) == len(wanted), f"{op} does not have all that its kernel takes"
+        assert len(proto.inputs) + len(attrs) == len(wanted), f"{op} lacks a parameter of its kernel"
         _add(Kernel(op, fn, None, None, (ParamKind.TENSOR,) * len(proto.inputs), attrs, wants_device=False))
 
 
 def without_kernel(rows: Mapping[str, tuple[str, str]]) -> None:
-    """Ops that no kernel can give a value: why, and what to do. Their error says so."""
+    """Register ops that cannot have a kernel, with the reason and what to do, for their error."""
     for op, why in rows.items():
         _without.declare(op, why)
 
 
 def why_without(op: str) -> str:
-    """Why no kernel can give an op a value, and what to do; empty for an op that just has none."""
+    """Return why an op cannot have a kernel, and what to do; empty for an op that just has none."""
     return "; ".join(_without.get(op, ()))
 
 
 def host_kernels(rows: Mapping[str, Fn]) -> None:
-    """Size arithmetic: `fn(*inputs: Host, **attributes) -> Host | list[Host] | None`, used when every input
-    is a host value; where it gives None, the ordinary kernel computes.
+    """Register size arithmetic: `fn(*inputs: Host, **attributes) -> Host | list[Host] | None`.
+
+    It is used when every input is a host value; if it returns None, the ordinary kernel computes.
     """
     for op, fn in rows.items():
         _host_kernels.declare(op, fn)
 
 
 def describe(op: str, fn: Fn, on: str | None, signature: inspect.Signature | None = None) -> Kernel:
-    """The row of a kernel, from the parameters it has or, if they are given, those it is called with."""
+    """Create the registry entry of a kernel from its signature, or from the given one."""
     parameters = (signature or inspect.signature(fn)).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     proto = prototype(op)
     if len(positional) != len(proto.inputs):
-        raise _bad(fn, f"takes {len(positional)} inputs, {op} has {len(proto.inputs)}", near=str(proto))
+        raise _bad(fn, f"takes {len(positional)} inputs, but {op} has {len(proto.inputs)}", near=str(proto))
     if unknown := set(named) - set(proto.attr_by_name) - _GIVEN:
-        raise _bad(fn, f"wants attributes that {op} does not have: {sorted(unknown)}", near=str(proto))
+        raise _bad(fn, f"has parameters that are not attributes of {op}: {sorted(unknown)}", near=str(proto))
     hints = _annotations(fn)
-    takes = tuple(_takes(fn, p.name, hints.get(p.name, torch.Tensor)) for p in positional)
+    takes = tuple(_param_kind(fn, p.name, hints.get(p.name, torch.Tensor)) for p in positional)
     attrs = tuple(name for name in named if name not in _GIVEN)
     return Kernel(op, fn, on, None, takes, attrs, "device" in named, "types" in named)
 
@@ -157,15 +159,17 @@ def _annotations(fn: Fn) -> dict[str, Any]:
     try:
         return get_type_hints(fn, include_extras=True)
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
-        raise _bad(fn, f"has an annotation that means nothing: {error}") from error
+        raise _bad(fn, f"has an invalid annotation: {error}") from error
 
 
-def _takes(fn: Fn, name: str, hint: Any) -> ParamKind:
-    """What an annotation declares; an optional input is given in the same form, or as None."""
+def _param_kind(fn: Fn, name: str, hint: Any) -> ParamKind:
+    """Return the parameter kind of an annotation; an optional input is passed in the same form, or as
+    None.
+    """
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     declared = [_PLAIN.get(kind) or _mark(kind) for kind in kinds if kind is not NoneType]
     if len(declared) != 1 or declared[0] is None:
-        raise _bad(fn, f"declares its input {name!r} as {hint}, which is no form that inputs are given in")
+        raise _bad(fn, f"declares its input {name!r} as {hint}, which is not a supported annotation")
     return declared[0]
 
 
@@ -190,7 +194,7 @@ def _add(row: Kernel) -> None:
 
 
 def set_kernel(row: Kernel) -> None:
-    """A user's kernel, in place of the one that was there."""
+    """Register a user's kernel, replacing the previous one."""
     key = (row.op, row.on)
     _replaced.setdefault(key, _kernels.get(key))
     _kernels[key] = row
@@ -198,7 +202,7 @@ def set_kernel(row: Kernel) -> None:
 
 
 def restore_kernel(op: str, on: str | None) -> None:
-    """The kernel that was there before a user's, if there was one."""
+    """Restore the kernel that a user's kernel replaced, if any."""
     before = _replaced.pop((op, on), None)
     _kernels.pop((op, on), None)
     if before is not None:
@@ -206,29 +210,29 @@ def restore_kernel(op: str, on: str | None) -> None:
 
 
 def has_kernel(op: str) -> bool:
-    """Is there a definition of this op for every device?"""
+    """Return whether this op has a definition for every device."""
     return (op, None) in _kernels
 
 
 def why_no_kernel(op: str) -> str | None:
-    """Why nothing here can run an op of this type, or None."""
+    """Return why no op of this type can run here, or None."""
     if op in _SPECIAL or op in _host_kernels or any((op, on) in _kernels for on in (None, *_devices)):
         return None
     return why_without(op) or f"the IR op {op} has no kernel"
 
 
 def is_pure_writer(op: str) -> bool:
-    """Does the op write in place on a device, and make a new tensor here?"""
+    """Return whether the op writes in place on a device, but returns a new tensor here."""
     return (op, None) in _kernels and _kernels[op, None].is_pure
 
 
 def kernel_names() -> list[str]:
-    """All ops that have a definition."""
+    """Return the names of all ops that have a definition."""
     return sorted({op for op, _ in _kernels})
 
 
 def find_kernel(op: Op, device: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Kernel:
-    """(op, device) -> (op, any) -> an error that lists what was tried."""
+    """Find the kernel: (op, device), then (op, any device), then an error that lists what was tried."""
     tried: list[str] = []
     for on in (device, None):
         row = _kernels.get((op.type, on))
@@ -249,14 +253,14 @@ def find_kernel(op: Op, device: str, inputs: Sequence[Any], attrs: Mapping[str, 
     )
 
 
-def takes_of(op_type: str) -> tuple[ParamKind, ...]:
-    """How the kernel for every device takes each input of the op; nothing where there is none."""
+def param_kinds_of(op_type: str) -> tuple[ParamKind, ...]:
+    """Return how the kernel for every device takes each input of the op; empty if there is none."""
     row = _kernels.get((op_type, None))
     return () if row is None else row.takes
 
 
 def lacking_results(op: Op, types: Mapping[str, int]) -> dict[int, int]:
-    """The data types of outputs that torch has no dtype for, by the number of the output."""
+    """Return the data types of outputs for which torch has no dtype, by output index."""
     row = _kernels.get((op.type, None))
     if row is None or not row.makes:
         return {}
@@ -266,12 +270,12 @@ def lacking_results(op: Op, types: Mapping[str, int]) -> dict[int, int]:
 
 
 def find_host_kernel(op_type: str) -> Fn | None:
-    """The size arithmetic of an op, if it has one."""
+    """Return the size arithmetic of an op, if it has one."""
     return _host_kernels.get(op_type)
 
 
 def as_host(value: torch.Tensor | Host) -> Host:
-    """Python numbers from a value; real data is read, fake data becomes unbacked symbols."""
+    """Return Python numbers from a value; real data is read, fake data becomes unbacked symbols."""
     if isinstance(value, Host):
         return value
     listed = value.tolist() if value.ndim else value.item()

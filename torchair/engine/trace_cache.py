@@ -1,13 +1,13 @@
-"""Fake values of repeated ops.
+"""Reuse the fake values of repeated ops.
 
-A repeat of a traced op has the sizes, strides and dtype of the first one, so its nodes take over the
-values of the first: making a value with symbolic sizes costs a millisecond, taking one over nothing. What a
-value says besides is whose memory it looks at. Two rules keep that true where somebody asks:
+A repeat of a traced op has the sizes, strides and dtype of the first one, so its nodes take over the values
+of the first: creating a value with symbolic sizes costs a millisecond, taking one over costs nothing. But a
+value also records whose memory it views. Two rules keep that correct:
 
-* A view looks at the memory of its own base. Where the base is not the first one's, the node is run anew.
-* Values that were taken over look as if they shared memory, and do not. That is wrong only in one direction
+* A view must view the memory of its own base. If the base is not that of the first op, the node runs again.
+* Values that were taken over seem to share memory, although they do not. That is wrong only in one direction
   (an alias too many), but it costs copies where results are returned, and in-place updates where something is
-  written. So at the end `separate` runs those nodes, and what views them, anew.
+  written. So at the end `separate` runs those nodes, and their views, again.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ _BASES = "bases"
 
 
 def memories(node: fx.Node) -> set[int]:
-    """The memory that the value of a node looks at; a list of tensors looks at several."""
+    """Return the memory that the value of a node views; a list of tensors views several."""
     found = (memory_of(value) for value in flat(node.meta.get("val")))
     return {memory for memory in found if memory is not None}
 
 
-def take_over(node: fx.Node, made: fx.Node, mapped: Mapping[fx.Node, Any], mode: FakeTensorMode) -> set[int]:
+def reuse_values(
+    node: fx.Node, made: fx.Node, mapped: Mapping[fx.Node, Any], mode: FakeTensorMode
+) -> set[int]:
     """Give `made`, a copy of the traced `node`, its value: the traced one unless it views another memory.
 
-    Returns the memory that now looks shared: what the node makes itself, not that of its bases.
+    Return the memory that now seems shared: that of the node itself, not that of its bases.
     """
     bases: list[fx.Node] | None = node.meta.get(_BASES)
     if bases is None:
@@ -49,40 +51,40 @@ def take_over(node: fx.Node, made: fx.Node, mapped: Mapping[fx.Node, Any], mode:
     if any(memories(mapped[base]) != memories(base) for base in bases):
         made.meta["val"] = run_on_fakes(made, mode)
         return set()
-    made.meta["val"] = _taken_over(node.meta.get("val"))  # calls that return nothing have none
+    made.meta["val"] = _reused(node.meta.get("val"))  # calls that return nothing have no value
     return memories(node).difference(*(memories(base) for base in bases))
 
 
-def _taken_over(value: Any) -> Any:
-    """The same value as an object of its own: tracers know tensors by their identity."""
+def _reused(value: Any) -> Any:
+    """Return the same value as a new object: tracers identify tensors by object."""
     if isinstance(value, list | tuple):
-        return type(value)(_taken_over(item) for item in value)
+        return type(value)(_reused(item) for item in value)
     return snapshot_fake(value) if isinstance(value, torch.Tensor) else value
 
 
 def run_on_fakes(node: fx.Node, fake_mode: FakeTensorMode) -> Any:
-    """The value of a call, computed from the values of its arguments."""
+    """Compute the value of a call from the values of its arguments."""
     args, kwargs = map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"])
     with faking(fake_mode), unclaimed_symbols(fake_mode):
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
 SHARED = "values taken over"
-"""Where a lowered graph keeps the memory of values that were taken over."""
+"""Meta key of a lowered graph for the memory of values that were taken over."""
 
 
 def separate_all(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> None:
-    """Give every value of its own: who cuts a graph asks of all nodes which share memory."""
+    """Give every node its own value: partitioning queries for all nodes which ones share memory."""
     shared = gm.meta.pop(SHARED, None)
     if shared:
         calls = [node for node in gm.graph.nodes if node.op == "call_function"]
-        separate(gm.graph, calls, shared, fake_mode)
+        unshare(gm.graph, calls, shared, fake_mode)
 
 
-def separate(
+def unshare(
     graph: fx.Graph, returned: Iterable[fx.Node], shared: set[int], fake_mode: FakeTensorMode
 ) -> None:
-    """Give what is returned or written values of its own, where they were taken over; views follow.
+    """Give returned or written nodes their own values if they were taken over; their views follow.
 
     `shared` is the memory of values that were taken over.
     """
@@ -101,7 +103,7 @@ def separate(
 
 
 def _root(node: fx.Node) -> fx.Node:
-    """The node that made the memory a node looks at."""
+    """Return the node that allocated the memory that a node views."""
     mine = memories(node)
     while bases := [base for base in node.all_input_nodes if memories(base) & mine]:
         node = bases[0]

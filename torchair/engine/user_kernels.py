@@ -1,4 +1,4 @@
-"""Kernels that users give to ops of the IR: `torchair.ge.register_kernel`."""
+"""Register users' kernels for IR ops: `torchair.ge.register_kernel`."""
 
 from __future__ import annotations
 
@@ -20,20 +20,36 @@ def register_kernel(op: str, fn: Fn, *, on: str | None = None) -> Fn: ...
 @overload
 def register_kernel(op: str, *, on: str | None = None) -> Callable[[Fn], Fn]: ...
 def register_kernel(op: str, fn: Fn | None = None, *, on: str | None = None) -> Any:
-    """Give the IR op a meaning: `fn(*inputs, **attributes)` over torch tensors, an optional input that is not
-    there is None, a list of tensors a list. It is run on fake tensors to infer shapes, on real ones as the
-    reference, and traced for code. Without `fn` this is a decorator; `on` restricts it to a device.
+    """Define the meaning of an IR op by a function over torch tensors.
+
+    The function runs on fake tensors to infer shapes, on real ones as the reference, and is traced to
+    generate code. It replaces an existing kernel. Without `fn` this is a decorator.
+
+    Args:
+        op: Name of the IR op.
+        fn: Function `fn(*inputs, **attributes)`. An optional input that is not connected is None, a list
+            input is a list of tensors.
+        on: Device type for which the kernel is used, such as "cuda"; None means all.
+
+    Returns:
+        `fn`, or a decorator if `fn` is None.
+
+    Raises:
+        BadKernel: The parameters of `fn` do not match the op.
+
+    Example:
+        @torchair.ge.register_kernel("Scale")
+        def scale(x, *, factor):
+            return x * factor
     """
     if not isinstance(op, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users pass anything
-        raise BadKernel("register_kernel takes the name of an IR op first", got=repr(op))
+        raise BadKernel("register_kernel expects the name of an IR op as its first argument", got=repr(op))
     if fn is None:
         return lambda decorated: register_kernel(op, decorated, on=on)
     if not callable(fn):
         raise BadKernel(f"the kernel of {op} must be a function", got=repr(fn))
     if on is not None and not is_known(on):
-        raise BadKernel(
-            f"the kernel of {op} is for a device of no known type", got=repr(on), near="cpu, cuda, npu"
-        )
+        raise BadKernel(f"the kernel of {op} has an unknown device type", got=repr(on), near="cpu, cuda, npu")
     row = kernel_of(op, fn, on)
     if has_kernel(op):
         logger.info("the kernel of %s is replaced by %s", op, getattr(fn, "__qualname__", fn))
@@ -43,14 +59,16 @@ def register_kernel(op: str, fn: Fn | None = None, *, on: str | None = None) -> 
 
 
 def unregister_kernel(op: str, *, on: str | None = None) -> None:
-    """Forget a user's kernel; ours, if there is one, serves again."""
+    """Remove a user's kernel; the built-in one, if any, is used again."""
     restore_kernel(op, on)
     forget(kernel_title(op, on))
 
 
 def kernel_of(op: str, fn: Fn, on: str | None = None) -> Kernel:
-    """The row of a user's kernel: attributes may be keyword-only or stand after the inputs, and `**attrs`
-    takes all. A function that does not tell its parameters, as torch's own, takes all inputs in order.
+    """Create the registry entry of a user's kernel.
+
+    Attributes may be keyword-only or come after the inputs, and `**attrs` takes all. A function without a
+    signature, such as torch's own, takes all inputs in order.
     """
     proto = prototype(op)
     try:
@@ -75,7 +93,7 @@ def kernel_of(op: str, fn: Fn, on: str | None = None) -> Kernel:
 def _plain(proto: Prototype, fn: Fn, on: str | None) -> Kernel:
     if proto.attrs:
         raise BadKernel(
-            f"{getattr(fn, '__name__', fn)} does not tell its parameters, and {proto.name} has attributes",
+            f"{getattr(fn, '__name__', fn)} has no readable signature, but {proto.name} has attributes",
             near=str(proto),
             next="wrap it: lambda x, *, k: fn(x, k)",
         )

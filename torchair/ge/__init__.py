@@ -1,5 +1,6 @@
-"""Ascend IR: graph, builder, prototypes, attributes. `torchair.ge.<Op>(...)` adds an op to the graph being
-built.
+"""Ascend IR: graph, builder, prototypes, attributes.
+
+`torchair.ge.<Op>(...)` adds an op to the graph being built.
 """
 
 from collections.abc import Callable
@@ -33,12 +34,12 @@ __all__ = [
 if TYPE_CHECKING:
     register_kernel: Callable[..., Any]
 
-# The tables of kernels are above the IR.
+# The kernel registries are in a layer above the IR.
 _HOMES = {"register_kernel": "torchair.engine.user_kernels"}
 
 
 def __getattr__(name: str) -> Any:
-    """`ge.Acos` is the builder of the op `Acos`."""
+    """Return the builder of an op: `ge.Acos` builds the op `Acos`."""
     if name in _HOMES:
         return lazy_getattr(__name__, _HOMES, name)
     if not name.startswith("_") and is_op(name):

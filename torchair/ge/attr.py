@@ -1,6 +1,7 @@
-"""Attributes of IR ops: the twelve public kinds, and the few that only graphs themselves carry.
+"""Attributes of IR ops: the twelve public kinds, and a few that only graphs themselves carry.
 
-`Int(3)` is an object with `.value`; equal by kind and value; `repr` is how users write it: `ge.attr.Int(3)`.
+`Int(3)` is an object with `.value`, equal by kind and value. `repr` prints it as users write it:
+`ge.attr.Int(3)`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from torchair.core.torch_private.fake.fake_tensors import without_modes
 
 
 class Attr:
-    """One attribute value. `field` is its member of the wire message, `val_type` the list tag written there.
+    """One attribute value.
 
-    Two writers may tag a list differently; `stored_tag` is what this one had or will have. It is no part of
-    the value.
+    `field` is its member of the wire message, `val_type` the list tag written there. Two writers may tag a
+    list differently; `stored_tag` is the tag that was read or will be written. It is not part of the value.
     """
 
     field: ClassVar[str]
@@ -41,7 +42,7 @@ class Attr:
         if value is None or isinstance(value, Attr):
             raise BadConverter(
                 f"ge.attr.{type(self).__name__} cannot hold {value!r}",
-                next="leave the attribute out, or use the builder of the right kind",
+                next="leave the attribute out, or use the ge.attr class that fits the value",
             )
         self.value = self._clean(value)
         self.stored_tag = self.val_type
@@ -60,7 +61,7 @@ class Attr:
         return f"ge.attr.{type(self).__name__}({self.value!r})"
 
     def merge_to(self, proto_attr: Any) -> None:
-        """Write this value into a wire `AttrDef`, in place of what it held."""
+        """Write this value into a wire `AttrDef`, replacing its content."""
         proto_attr.Clear()
         if not self.field.startswith("list."):
             setattr(proto_attr, self.field, self._to_wire(self.value))
@@ -71,7 +72,7 @@ class Attr:
 
     @classmethod
     def get(cls, proto_attr: Any) -> Any:
-        """The Python value stored in a wire `AttrDef`, or None when it holds another kind."""
+        """Return the Python value stored in a wire `AttrDef`, or None if it holds another kind."""
         which = proto_attr.WhichOneof("value")
         if not cls.field.startswith("list."):
             return cls._from_wire(getattr(proto_attr, cls.field)) if which == cls.field else None
@@ -107,13 +108,14 @@ def _text_from_wire(item: bytes) -> str:
 
 
 def _number_to_wire(item: float) -> float:
-    # A NaN is a NaN: its sign and payload mean nothing, and files that mean the same are the same.
+    # Sign and payload of a NaN have no meaning, so that files with the same meaning are equal.
     return math.nan if math.isnan(item) else item
 
 
 def shortest(item: float) -> float:
-    """The wire holds 32-bit floats: 0.1 comes back as 0.10000000149; give the shortest decimal that means the
-    same.
+    """Return the shortest decimal that means the same 32-bit float.
+
+    The wire holds 32-bit floats: 0.1 comes back as 0.10000000149.
     """
     return float(str(np.float32(item)))
 
@@ -127,7 +129,7 @@ _WIRE_FORMS: dict[Callable[[Any], Any], tuple[Callable[[Any], Any], Callable[[An
 def _kind(
     name: str, tag: str, field: str, item: Callable[[Any], Any], val_type: int = 0, many: bool = False
 ) -> type[Attr]:
-    """One row: a kind of attribute that holds an `item`, or a list of them."""
+    """Create a kind of attribute that holds an `item`, or a list of items."""
     body: dict[str, Any] = {
         "__slots__": (),
         "__doc__": f"`{name}(value)`: an attribute of kind {tag}.",
@@ -156,7 +158,7 @@ ListDataType = _kind("ListDataType", "VT_LIST_DATA_TYPE", "list.dt", int, 10, ma
 
 
 class _ListList(Attr):
-    """A list of lists: one wire message per row."""
+    """Hold a list of lists: one wire message per row."""
 
     item: ClassVar[Callable[[Any], Any]]
     rows: ClassVar[str]
@@ -199,8 +201,11 @@ class ListListFloat(_ListList):
 
 @dataclass(frozen=True)
 class Form:
-    """What a wire tensor says that its torch value cannot: a GE data type that torch stores as bytes, its
-    sizes (None: it says none), its layout, and `rest`, the serialised further fields of its descriptor."""
+    """Hold the facts of a wire tensor that its torch value cannot express.
+
+    These are a GE data type that torch stores as bytes, its sizes (None: not specified), its layout, and
+    `rest`, the serialized further fields of its descriptor.
+    """
 
     dtype: int
     shape: tuple[int, ...] | None
@@ -209,12 +214,12 @@ class Form:
 
 
 class Tensor(Attr):
-    """The value of a `Const`: a torch tensor on the CPU, and its `form` where that says more. Not for users'
-    ops.
+    """Hold the value of a `Const`: a torch tensor on the CPU, and its `form` if that adds facts. Not for
+    users' ops.
 
-    `exact` is the Python number that a rank-0 FLOAT was made of, where its 32 bits do not hold it: sizes are
-    computed with all digits. The wire form has no field for it (`schema/runtime_attrs.py` adds one), so it is
-    ignored when attributes are compared.
+    `exact` is the Python number of a rank-0 FLOAT that 32 bits do not hold: sizes are computed with all
+    digits. The wire format has no field for it (`schema/runtime_attrs.py` adds one), so comparisons of
+    attributes ignore it.
     """
 
     field = "t"
@@ -238,7 +243,7 @@ class Tensor(Attr):
         rest: bytes = b"",
         exact: float | None = None,
     ) -> Tensor:
-        """From its bytes on the wire and the descriptor there."""
+        """Create the value from its bytes on the wire and its descriptor."""
         form = Form(dtype, None if shape is None else tuple(shape), layout, rest)
         value = from_raw(data, dtype, form.shape or ())
         plain = (
@@ -250,12 +255,12 @@ class Tensor(Attr):
 
     @property
     def dtype(self) -> int:
-        """The GE data type."""
+        """GE data type."""
         return self.form.dtype if self.form is not None else dtypes.to_ge(self.value.dtype)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes in elements of that type."""
+        """Sizes in elements of that type."""
         return (self.form.shape or ()) if self.form is not None else tuple(self.value.shape)
 
     def __eq__(self, other: object) -> bool:
@@ -295,7 +300,9 @@ class Tensor(Attr):
 
 
 class Layouts(Attr):
-    """Pairs (descriptor number, layout), as one wire list of both: `input_layout_info` and its twin."""
+    """Hold pairs (descriptor index, layout) as one wire list: `input_layout_info` and
+    `output_layout_info`.
+    """
 
     field = "list"
     tag = "VT_LAYOUTS"
@@ -326,7 +333,9 @@ class Layouts(Attr):
 
 
 class Raw(Attr):
-    """A serialised wire attribute of a kind we only pass on (sub-graphs, descriptors, named attributes)."""
+    """Hold a serialized wire attribute of a kind that is only passed on (sub-graphs, descriptors, named
+    attributes).
+    """
 
     field = "raw"
     tag = "VT_RAW"
@@ -341,7 +350,7 @@ class Raw(Attr):
         return proto_attr.SerializeToString(deterministic=True)
 
 
-# GE data types whose values torch cannot hold, or only as quantised tensors: a `Tensor` of them holds raw
+# GE data types whose values torch cannot hold, or only as quantized tensors: a `Tensor` of them holds raw
 # bytes.
 STORED_AS_BYTES = frozenset(
     row.runtime
@@ -352,12 +361,12 @@ STORED_AS_BYTES = frozenset(
 
 @without_modes
 def raw(tensor: torch.Tensor) -> bytes:
-    """The little-endian bytes of a CPU tensor."""
+    """Return the little-endian bytes of a CPU tensor."""
     return as_bytes(tensor).numpy().tobytes()
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The raw little-endian bytes of a CPU tensor as a 1-D uint8 tensor."""
+    """Return the raw little-endian bytes of a CPU tensor as a 1-D uint8 tensor."""
     plain = tensor.int_repr() if tensor.is_quantized else tensor
     flat = plain.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
@@ -365,8 +374,9 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 @without_modes
 def from_raw(data: bytes, dtype: int, shape: tuple[int, ...]) -> torch.Tensor:
-    """The tensor of these bytes; the bytes themselves (1-D uint8) where torch cannot hold the type or the
-    length is odd.
+    """Return the tensor with these bytes.
+
+    The result is the bytes themselves (1-D uint8) if torch cannot hold the type or the length does not fit.
     """
     flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
     if dtype in STORED_AS_BYTES:
@@ -389,8 +399,8 @@ BY_PROTOTYPE: dict[str, type[Attr]] = {
     "ListType": ListDataType, "ListListInt": ListListInt, "ListListFloat": ListListFloat, "Tensor": Tensor,
 }  # fmt: skip
 
-# Attributes an op may carry though no prototype lists them. Any other name with a leading underscore is
-# allowed too.
+# Attributes that an op may have although no prototype lists them. Any other name with a leading underscore is
+# allowed, too.
 KNOWN: dict[str, type[Attr]] = {
     "_input_name_key": ListStr, "_input_name_value": ListInt,
     "_output_name_key": ListStr, "_output_name_value": ListInt,
@@ -400,13 +410,13 @@ KNOWN: dict[str, type[Attr]] = {
     "_origin_data_name": Str, "_kernel": Str, "_force_skip_prune": Bool, "_host_tensor": Bool,
     "_enable_storage_format_spread": Bool, "nn_module_stack": Str, "_parent_node_index": Int,
     "update_node_from_fx_input_idx": Int,
-    # From scopes.
+    # Set by scopes.
     "_user_stream_label": Str, "_user_stream_priority": Str, "_enable_inner_parallel": Bool,
     "_super_kernel_scope": Str,
     "_super_kernel_options": Str, "_op_aicore_num": Str, "_op_vectorcore_num": Str,
     "_op_exec_never_timeout": Bool,
     "torchair_enable_data_dump": Str, "_deterministic": Str, "_deterministic_level": Str,
-    # On graphs and descriptors.
+    # Set on graphs and descriptors.
     "_input_placements": ListInt, "_output_dtypes": ListInt, "_executor_type": Int,
     "_meta": Str, "_fx_tensor_name": Str,
     "_is_unfed_optional": Int, "format_for_int": Int, "origin_format_for_int": Int, "origin_shape": ListInt,

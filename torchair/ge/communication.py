@@ -1,5 +1,6 @@
-"""Ops by which processes talk to each other. All of a group run them in the same order, whoever reads their
-results.
+"""List the ops by which processes communicate.
+
+All processes of a group run them in the same order, whether or not their results are read.
 """
 
 COLLECTIVES = frozenset(
@@ -18,5 +19,5 @@ FUSED = frozenset({
     "MoeDistributeDispatch", "MoeDistributeDispatchV2", "QuantAllReduce", "QuantGroupedMatMulAlltoAllv",
     "QuantReduceScatter",
 })  # fmt: skip
-"""They compute, too."""
+"""Collectives that also compute."""
 TALKING = COLLECTIVES | FUSED

@@ -1,7 +1,7 @@
-"""The IR: a `Graph` of `Op`s joined by `Tensor`s.
+"""The IR: a `Graph` of `Op`s connected by `Tensor`s.
 
-Slots are flat: a dynamic input `x` of three tensors is `x0, x1, x2`, an optional input that is not fed is a
-slot without a tensor. This is the form of the wire; `Op.arguments()` groups the slots back by the names of
+Slots are flat: a dynamic input `x` of three tensors is `x0, x1, x2`, an optional input that is not connected
+is a slot without a tensor. This is the form of the wire; `Op.arguments()` groups the slots by the names of
 the prototype.
 """
 
@@ -30,10 +30,10 @@ OUTPUT_TYPE = "NetOutput"
 
 @dataclass
 class Desc:
-    """What a wire descriptor says beyond the edge itself. `shape` None means not filled in.
+    """Hold the facts of a wire descriptor beyond the edge itself. `shape` None means not filled in.
 
     The descriptor of an input begins as a copy of its producer's; the fields set here override that. Without
-    `inherit` it is no copy. `rest` holds serialised wire fields that the IR has no word for.
+    `inherit` it is not a copy. `rest` holds serialized wire fields that the IR does not represent.
     """
 
     name: str = ""
@@ -48,28 +48,31 @@ class Desc:
 
 @dataclass(frozen=True)
 class Origin:
-    """The FX node an op was made for: name, target, printed call, and the user's source line."""
+    """The FX node of an op: name, target, printed call, and the user's source line."""
 
     name: str
     target: str
     source: str = ""
     node: Any = None
-    # The node of the graph itself, where this one was made by taking that apart.
+    # The node of the graph itself, if decomposing that node created this one.
     top: str = ""
 
     @property
     def trace(self) -> str:
-        """The stack trace of the FX node, as torch keeps it."""
+        """Return the stack trace of the FX node, as torch stores it."""
         return "" if self.node is None else str(self.node.meta.get("stack_trace") or "")
 
     @property
     def code(self) -> str:
-        """The FX line, printed when it is asked for."""
+        """Return the FX line, printed on demand."""
         return "" if self.node is None else str(self.node.format_node() or "")
 
 
 class Tensor:
-    """One output of one op. `meta` is what flows here: a fake tensor, a `Host` value, or None if unknown."""
+    """One output of one op.
+
+    `meta` is the value on the edge: a fake tensor, a `Host` value, or None if unknown.
+    """
 
     __slots__ = ("desc", "index", "meta", "op")
 
@@ -81,10 +84,10 @@ class Tensor:
 
     @property
     def dtype(self) -> int:
-        """The GE data type (runtime number); `DT_UNDEFINED` while unknown."""
+        """GE data type (runtime number); `DT_UNDEFINED` while unknown."""
         if self.meta is None:
             return self.desc.dtype
-        # A GE type may be carried under another name (INT4, HIFLOAT8): then the descriptor knows better.
+        # A GE type may be stored as another torch type (INT4, HIFLOAT8): then the descriptor is more precise.
         known = self.desc.dtype
         if known != dtypes.UNDEFINED and dtypes.carrier(known) == self.meta.dtype:
             return known
@@ -94,27 +97,29 @@ class Tensor:
     def rank(self) -> int:
         """Number of dimensions."""
         if self.meta is None:
-            raise BadConverter(f"the rank of {self.tensor} is not known", next="ask for meta_outputs instead")
+            raise BadConverter(
+                f"the rank of {self.tensor} is not known", next="use meta_outputs in the converter instead"
+            )
         return self.meta.ndim
 
     @property
     def symsize(self) -> tuple[Any, ...] | None:
-        """The sizes, some of which may be symbols; None while unknown."""
+        """Sizes, some of which may be symbols; None while unknown."""
         return None if self.meta is None else tuple(self.meta.shape)
 
     @property
     def node(self) -> Op:
-        """The op that makes this tensor."""
+        """Op that outputs this tensor."""
         return self.op
 
     @property
     def tensor(self) -> str:
-        """The edge as text, `<op>:<slot>`."""
+        """Edge as text, `<op>:<slot>`."""
         return f"{self.op.name}:{self.index}"
 
     @property
     def controller(self) -> str:
-        """The control edge as text, `<op>:-1`."""
+        """Control edge as text, `<op>:-1`."""
         return f"{self.op.name}:-1"
 
     def __repr__(self) -> str:
@@ -123,7 +128,7 @@ class Tensor:
 
 @dataclass
 class Slot:
-    """An input of an op: its IR name (in the descriptor) and the tensor that feeds it, if any."""
+    """An input of an op: its IR name (in the descriptor) and the connected tensor, if any."""
 
     desc: Desc
     tensor: Tensor | None
@@ -161,21 +166,21 @@ class Op:
         # Python objects that the text of a TorchOp refers to (graph modules of higher-order ops).
         self.objects: dict[str, Any] = {}
         self.origin: Origin | None = None
-        # Serialised wire fields that the IR has no word for.
+        # Serialized wire fields that the IR does not represent.
         self.rest = b""
 
     @property
     def prototype(self) -> Prototype | None:
-        """The row of the catalogue, or None for a user's op that was described inline."""
+        """Return the prototype, or None for a user's op that was described inline."""
         return catalogue().get(self.type)
 
     @property
     def inputs(self) -> list[Tensor]:
-        """The tensors that are connected, in slot order."""
+        """Return the connected tensors, in slot order."""
         return [slot.tensor for slot in self.slots if slot.tensor is not None]
 
     def arguments(self) -> dict[str, Tensor | list[Tensor] | None]:
-        """Slots grouped by the prototype's input names: a tensor, None, or a list for a dynamic input."""
+        """Group slots by the prototype's input names: a tensor, None, or a list for a dynamic input."""
         by_name = {slot.name: slot.tensor for slot in self.slots}
         proto = self.prototype
         if proto is None:
@@ -190,7 +195,7 @@ class Op:
         return grouped
 
     def attributes(self) -> dict[str, Any]:
-        """Attribute values as Python values, the prototype's defaults filled in; private ones left out."""
+        """Return attributes as Python values, with the prototype's defaults and without private ones."""
         values = {name: attr.value for name, attr in self.attrs.items() if not name.startswith("_")}
         proto = self.prototype
         if proto is not None:
@@ -203,31 +208,31 @@ class Op:
 
 
 class Graph:
-    """A list of ops in creation order, with a name. `with graph:` makes it the graph being built."""
+    """A named list of ops in creation order. `with graph:` makes it the graph being built."""
 
     def __init__(self, name: str = "", infer: Callable[[Op], None] | None = None) -> None:
         self.name = name or f"graph_{next(_graph_ids)}"
         self.ops: list[Op] = []
         self.attrs: dict[str, Attr] = {}
         self.infer = infer
-        # The chip it is written for; empty: ops that all chips have.
+        # Target chip; empty: only ops that all chips have.
         self.soc = ""
         self.by_name: dict[str, Op] = {}
         self.origin: Origin | None = None
-        # Attributes that open scopes give to every new op, outer first; None takes one away again.
+        # Attributes that open scopes set on every new op, outer first; None removes an attribute.
         self.scopes: list[dict[str, Attr | None]] = []
         # Small constants made so far: equal ones are one op.
         self.constants: dict[Hashable, Tensor] = {}
         # How each graph input is obtained from the flat arguments of a call, by Data name.
         self.feeds: dict[str, Feed] = {}
-        # What each FX output is.
+        # The kind of each FX output.
         self.results: list[Result] = []
-        # Where the symbols in layouts of results are read from, if the metas of inputs do not tell.
+        # Sources of the symbols in result layouts, if the metas of inputs do not contain them.
         self.binding: Binding | None = None
-        # Graphs that ops of this graph, or of each other, have in their sub-graph slots. Only a main graph
-        # has them.
+        # Graphs in the sub-graph slots of ops, of this graph or of each other. Only a main graph has them.
         self.subgraphs: dict[str, Graph] = {}
-        # Serialised wire fields that the IR has no word for: of the graph, and of the model around it.
+        # Serialized wire fields that the IR does not represent: of the graph, and of the model that contains
+        # it.
         self.rest = b""
         self.model_rest = b""
         self._counts: dict[str, int] = {}
@@ -243,7 +248,7 @@ class Graph:
         _current.reset(self._tokens.pop())
 
     def new_name(self, type: str) -> str:
-        """`Add`, then `Add_1`, `Add_2` …, skipping names that are taken."""
+        """Return `Add`, then `Add_1`, `Add_2` …, skipping names that are taken."""
         while True:
             count = self._counts.get(type, 0)
             self._counts[type] = count + 1
@@ -252,7 +257,7 @@ class Graph:
                 return name
 
     def add(self, op: Op) -> Op:
-        """Append an op; its outputs' metas are inferred at once when the graph can."""
+        """Append an op and infer the metas of its outputs if the graph can."""
         self.ops.append(op)
         self.by_name[op.name] = op
         op.origin = op.origin or self.origin
@@ -265,14 +270,14 @@ class Graph:
         return op
 
     def subgraph(self, name: str) -> Graph:
-        """A new, empty graph that ops may name in their sub-graph slots."""
+        """Create an empty graph that ops may name in their sub-graph slots."""
         if name in self.subgraphs:
-            raise BadConverter(f"{self.name} has a sub-graph {name!r} already", next="choose another name")
+            raise BadConverter(f"{self.name} already has a sub-graph {name!r}", next="choose another name")
         self.subgraphs[name] = Graph(name)
         return self.subgraphs[name]
 
     def rollback(self, count: int) -> None:
-        """Forget every op after the first `count`: what was built for a call that then failed."""
+        """Remove every op after the first `count`: those built for a call that then failed."""
         dead = self.ops[count:]
         self.remove(dead)
         for op in dead:
@@ -286,16 +291,16 @@ class Graph:
 
     @property
     def output(self) -> Op | None:
-        """The NetOutput op."""
+        """NetOutput op."""
         return next((op for op in reversed(self.ops) if op.type == OUTPUT_TYPE), None)
 
     @property
     def returned(self) -> list[Tensor]:
-        """The tensors that the results are read from."""
+        """Return the tensors that the results are read from."""
         return [result.tensor for result in self.results if not isinstance(result, ConstantResult)]
 
     def consumers(self) -> dict[Tensor, list[tuple[Op, int]]]:
-        """For every tensor, the (op, slot number) pairs that read it."""
+        """Map every tensor to the (op, slot index) pairs that read it."""
         uses: dict[Tensor, list[tuple[Op, int]]] = {}
         for op in self.ops:
             for number, slot in enumerate(op.slots):
@@ -304,7 +309,7 @@ class Graph:
         return uses
 
     def replace(self, old: Tensor, new: Tensor) -> int:
-        """Let every reader of `old` read `new`, results of the graph too; returns how many slots changed."""
+        """Make every reader of `old` read `new`, results of the graph too; return how many slots changed."""
         self.results = [
             replace(result, tensor=new)
             if not isinstance(result, ConstantResult) and result.tensor is old
@@ -320,11 +325,11 @@ class Graph:
         return changed
 
     def remove(self, ops: Iterable[Op]) -> None:
-        """Drop ops that nobody reads any more."""
+        """Remove ops that nothing reads any more."""
         dead = set(ops)
         self.ops = [op for op in self.ops if op not in dead]
         self.by_name = {op.name: op for op in self.ops}
-        self.constants = {key: made for key, made in self.constants.items() if made.op not in dead}
+        self.constants = {key: output for key, output in self.constants.items() if output.op not in dead}
         for op in self.ops:
             op.after = [before for before in op.after if before not in dead]
 
@@ -333,7 +338,7 @@ class Graph:
 
 
 def transposed(tensor: Tensor) -> Tensor | None:
-    """`a` when the tensor is a with its last two dims swapped."""
+    """Return `a` if the tensor is `a` with its last two dims swapped."""
     if tensor.op.type != "Transpose":
         return None
     x, perm = tensor.op.slots[0].tensor, tensor.op.slots[1].tensor
@@ -345,47 +350,47 @@ def transposed(tensor: Tensor) -> Tensor | None:
 
 
 def copy_graph(graph: Graph) -> Graph:
-    """The same graph in new ops and tensors; attributes, metas and sub-graphs are shared, not copied."""
-    made = Graph(graph.name)
+    """Copy the graph into new ops and tensors; attributes, metas and sub-graphs are shared."""
+    copy = Graph(graph.name)
     tensors: dict[Tensor, Tensor] = {}
     for op in graph.ops:
-        twin = made.by_name[op.name] = Op(op.name, op.type)
-        twin.attrs, twin.objects, twin.subgraphs = dict(op.attrs), dict(op.objects), list(op.subgraphs)
-        twin.origin, twin.rest = op.origin, op.rest
+        new = copy.by_name[op.name] = Op(op.name, op.type)
+        new.attrs, new.objects, new.subgraphs = dict(op.attrs), dict(op.objects), list(op.subgraphs)
+        new.origin, new.rest = op.origin, op.rest
         for tensor in op.outputs:
-            tensors[tensor] = Tensor(twin, tensor.index, tensor.desc.name)
+            tensors[tensor] = Tensor(new, tensor.index, tensor.desc.name)
             tensors[tensor].desc, tensors[tensor].meta = tensor.desc, tensor.meta
-            twin.outputs.append(tensors[tensor])
-        made.ops.append(twin)
-    for op, twin in zip(graph.ops, made.ops, strict=True):
-        twin.slots = [Slot(slot.desc, slot.tensor and tensors[slot.tensor]) for slot in op.slots]
-        twin.after = [made.by_name[before.name] for before in op.after]
-    made.attrs, made.feeds, made.subgraphs = dict(graph.attrs), dict(graph.feeds), graph.subgraphs
-    made.results = [
+            new.outputs.append(tensors[tensor])
+        copy.ops.append(new)
+    for op, new in zip(graph.ops, copy.ops, strict=True):
+        new.slots = [Slot(slot.desc, slot.tensor and tensors[slot.tensor]) for slot in op.slots]
+        new.after = [copy.by_name[before.name] for before in op.after]
+    copy.attrs, copy.feeds, copy.subgraphs = dict(graph.attrs), dict(graph.feeds), graph.subgraphs
+    copy.results = [
         result if isinstance(result, ConstantResult) else replace(result, tensor=tensors[result.tensor])
         for result in graph.results
     ]
-    made.rest, made.model_rest, made.binding = graph.rest, graph.model_rest, graph.binding
-    return made
+    copy.rest, copy.model_rest, copy.binding = graph.rest, graph.model_rest, graph.binding
+    return copy
 
 
 @dataclass(frozen=True)
 class ArgumentFeed:
-    """One argument as it is: a tensor, or a number made a rank-0 host value."""
+    """Feed one argument unchanged: a tensor, or a number as a rank-0 host value."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class PackFeed:
-    """Several arguments, all of them numbers, as one int64 host vector."""
+    """Feed several number arguments as one int64 host vector."""
 
     indices: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class RandomFeed:
-    """Offsets of the graph's random state (`random_state.py`)."""
+    """Feed offsets of the graph's random state (`random_state.py`)."""
 
     count: int
 
@@ -396,7 +401,7 @@ Feed = ArgumentFeed | PackFeed | RandomFeed
 
 @dataclass(frozen=True)
 class TensorResult:
-    """A tensor in memory of its own, laid out as `layout` says; None promises nothing."""
+    """Return a tensor in its own memory with this `layout`; None means any layout."""
 
     tensor: Tensor
     layout: Layout | None = None
@@ -404,34 +409,34 @@ class TensorResult:
 
 @dataclass(frozen=True)
 class AliasResult:
-    """The view of an argument that `layout` is; `tensor` has its values."""
+    """Return the view of an argument that `layout` describes; `tensor` has its values."""
 
     tensor: Tensor
     layout: Layout
 
     @property
     def base(self) -> int:
-        """The number of the argument."""
+        """Index of the argument."""
         assert self.layout.base is not None, "an alias has a base"
         return self.layout.base
 
 
 @dataclass(frozen=True)
 class NumberResult:
-    """A host value as a Python number."""
+    """Return a host value as a Python number."""
 
     tensor: Tensor
 
 
 @dataclass(frozen=True)
 class ConstantResult:
-    """A Python value, the same on every call."""
+    """Return a Python value that is the same in every call."""
 
     value: Any
 
 
 Result = TensorResult | AliasResult | NumberResult | ConstantResult
-"""What one FX output is."""
+"""The kind of one FX output."""
 
 
 _graph_ids = itertools.count(1)
@@ -439,7 +444,7 @@ _current: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("graph b
 
 
 def current_graph() -> Graph:
-    """The graph being built; outside any, one is made for this context."""
+    """Return the graph being built; outside any, create one for this context."""
     graph = _current.get()
     if graph is None:
         graph = Graph("default")
@@ -448,7 +453,7 @@ def current_graph() -> Graph:
 
 
 def describe(meta: Any) -> str:
-    """`float32[2, s0]`, or the value of a host tensor: how errors and dumps show what flows on an edge."""
+    """Format the value on an edge for errors and dumps: `float32[2, s0]`, or a host tensor's numbers."""
     if meta is None:
         return "?"
     if isinstance(meta, Host):

@@ -1,7 +1,7 @@
-"""Prototypes written as text: the REG_OP of a header, and a Python module with a typed builder for each op.
+"""Write prototypes as text: the REG_OP of a header, and a Python module with a typed builder for each op.
 
-Such a module declares its ops when it is imported. What it prints is formatted as ruff formats it, whatever
-the length of lines is there, so that it can be kept beside hand-written code.
+Such a module declares its ops when it is imported. Its text is formatted as ruff formats it, for any line
+length, so that it can live next to hand-written code.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torchair.ge.header_words import WITHOUT_VALUE
 from torchair.ge.prototype import AttrParam, Param, Prototype
 
 WIDTH = 80
-"""Of a clause, and of what is written on one line: the narrowest that projects use, less the indent."""
+"""Width of a clause, and of text on one line: the narrowest that projects use, less the indent."""
 IS_KEYWORD, IS_TAKEN = "_changed_as_is_python_key", "_changed_as_duplicate_with_input"
-"""Endings of names that Python, or another parameter, has taken. In graphs the names are the IR's own."""
+"""Endings of names that collide with Python keywords or other parameters. Graphs use the IR names."""
 _CLAUSES = {
     "inputs": {"required": "INPUT", "optional": "OPTIONAL_INPUT", "dynamic": "DYNAMIC_INPUT"},
     "outputs": {"required": "OUTPUT", "dynamic": "DYNAMIC_OUTPUT"},
@@ -54,7 +54,7 @@ ge.register_reg_op(PROTOTYPES, __name__)
 
 
 def reg_op_text(proto: Prototype) -> str:
-    """The REG_OP of a header that declares this prototype."""
+    """Return the REG_OP of a header that declares this prototype."""
     symbols = {param.symbol: param.dtypes for param in (*proto.inputs, *proto.outputs) if param.symbol}
     lines = [f"{BEGIN}({proto.name})"]
     lines += [_wrapped(f".DATATYPE({symbol}, ", _types(members)) for symbol, members in symbols.items()]
@@ -67,10 +67,10 @@ def reg_op_text(proto: Prototype) -> str:
 
 
 def _wrapped(begin: str, types: str) -> str:
-    """A clause whose list of data types may need several lines."""
-    behind = " " * (len(begin.partition("(")[0]) + 1)
+    """Return a clause whose list of data types may need several lines."""
+    indent = " " * (len(begin.partition("(")[0]) + 1)
     found = textwrap.wrap(
-        f"{begin}{types})", WIDTH, subsequent_indent=behind, break_long_words=False, break_on_hyphens=False
+        f"{begin}{types})", WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
     return "\n    ".join(found)
 
@@ -110,7 +110,10 @@ def _literal(value: Any, kind: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string of C++. Control characters are octal: a hexadecimal escape would swallow the digits behind."""
+    """Return a C++ string literal.
+
+    Control characters are octal: a hexadecimal escape would absorb the digits after it.
+    """
 
     def escaped(match: re.Match[str]) -> str:
         return _TEXTS.get(match.group(), f"\\{ord(match.group()):03o}")
@@ -119,14 +122,14 @@ def _quoted(text: str) -> str:
 
 
 def why_no_builder(proto: Prototype) -> str:
-    """Why a prototype gets no function of its own; nothing: it gets one."""
+    """Return why a prototype gets no function of its own, or "" if it gets one."""
     if proto.graphs:
         return "it has sub-graphs"
     return "it is an input of graphs" if proto.name in INPUT_TYPES else ""
 
 
 def module_text(protos: Sequence[Prototype], sources: Sequence[str]) -> str:
-    """A Python module with a builder for each prototype, made from these headers."""
+    """Return a Python module with a builder for each prototype, generated from these headers."""
     names: dict[str, str] = {}
     for proto in protos:
         if not why_no_builder(proto):
@@ -141,14 +144,14 @@ def module_text(protos: Sequence[Prototype], sources: Sequence[str]) -> str:
         title=_escaped(title), imports=imports, text=_escaped("\n\n".join(map(reg_op_text, protos)))
     )
     is_long = any(len(line) > WIDTH + 8 for line in (text + functions).split("\n"))
-    # How long lines may be is another one's setting: E501 may not be needed there.
+    # The line length is the user's setting: E501 may not be needed there.
     rules = ["B006"] * bool(names) + ["E501", "RUF100"] * is_long
     noqa = f"# ruff: noqa: {', '.join(rules)}\n" if rules else ""
     return text.replace(_FUTURE, noqa + _FUTURE, 1) + functions
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """A name for Python."""
+    """Return an unused Python name."""
     if keyword.iskeyword(name) or name == "__debug__":
         name += IS_KEYWORD
     while name in taken:
@@ -172,15 +175,15 @@ def _function(name: str, proto: Prototype) -> str:
 
 
 def _parameters(proto: Prototype) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """The names in Python of inputs, attributes and the sizes of outputs that are lists."""
+    """Return the Python names of inputs, attributes and the sizes of list outputs."""
     taken = {"dependencies", "node_name", "ge"}
 
     def named(names: Sequence[str], begin: str = "") -> dict[str, str]:
-        made: dict[str, str] = {}
+        results: dict[str, str] = {}
         for name in names:
-            made[name] = _free(begin + name, taken)
-            taken.add(made[name])
-        return made
+            results[name] = _free(begin + name, taken)
+            taken.add(results[name])
+        return results
 
     lists = [param.name for param in proto.outputs if param.kind == "dynamic"]
     inputs, attrs = named(proto.input_names), named([row.name for row in proto.attrs])
@@ -190,7 +193,7 @@ def _parameters(proto: Prototype) -> tuple[dict[str, str], dict[str, str], dict[
 def _signature(
     proto: Prototype, inputs: dict[str, str], attrs: dict[str, str], sizes: dict[str, str]
 ) -> Iterator[str]:
-    """The lines of a signature. An input may be left out where all behind it may."""
+    """Yield the lines of a signature. An input may be omitted if all inputs after it may be."""
     for number, param in enumerate(proto.inputs):
         is_last = all(later.kind == "optional" for later in proto.inputs[number:])
         yield f"    {inputs[param.name]}: {_SLOTS[param.kind]}{' = None' if is_last else ''},"
@@ -212,7 +215,7 @@ def _annotation(row: AttrParam) -> str:
 
 
 def _value(value: Any, begin: str, indent: str) -> str:
-    """A value and a comma; a list that is too long for a line has a line for each item."""
+    """Return a value and a comma; a list that is too long for a line has one line per item."""
     line = f"{begin}{_python(value)},"
     if not isinstance(value, list) or not value or len(line) <= WIDTH:
         return line
@@ -227,7 +230,7 @@ def _python(value: Any) -> str:
 
 
 def _string(text: str) -> str:
-    """As `repr`, but in double quotes, unless more of them would have to be escaped."""
+    """Return the `repr` of a string, in double quotes unless that needs more escapes."""
     quote = "'" if text.count('"') > text.count("'") else '"'
     return quote + "".join(f"\\{each}" if each == quote else repr(each)[1:-1] for each in text) + quote
 
@@ -248,5 +251,5 @@ def _pairs(names: dict[str, str]) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text that stands between triple quotes."""
+    """Escape text for triple quotes."""
     return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')

@@ -1,4 +1,4 @@
-"""REG_OP prototypes in the text of C++ headers, read into rows of the catalogue:
+"""Parse REG_OP prototypes in C++ headers into catalogue entries.
 
     REG_OP(MyOp)
         .INPUT(x, TensorType({DT_FLOAT, DT_FLOAT16}))
@@ -6,8 +6,8 @@
         .OUTPUT(y, TensorType({DT_FLOAT, DT_FLOAT16}))
         .OP_END_FACTORY_REG(MyOp)
 
-Everything around such declarations is skipped. `header_words.py` has the vocabulary;
-`header_module_writer.py` writes prototypes as headers and as Python.
+Text outside such declarations is skipped. `header_words.py` has the tokens; `header_module_writer.py` writes
+prototypes as headers and as Python.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Declared:
 
 
 class Clause(NamedTuple):
-    """`.NAME(argument, …)` of an op."""
+    """One clause of an op: `.NAME(argument, …)`."""
 
     name: str
     arguments: list[list[Word]]
@@ -77,9 +77,7 @@ class Clause(NamedTuple):
 
 @dataclass
 class _Draft:
-    """What the clauses of one op have said so far, by name. Of a slot that is its kind, and the clause with
-    its type.
-    """
+    """Collect the clauses of one op by name; a slot has its kind and the clause with its type."""
 
     inputs: dict[str, tuple[str, Clause]] = field(default_factory=dict)
     outputs: dict[str, tuple[str, Clause]] = field(default_factory=dict)
@@ -89,7 +87,7 @@ class _Draft:
 
 
 def read_reg_op(text: str, file: str = "<text>") -> list[Declared]:
-    """The prototypes that a header declares, in order. Of an op that it declares twice the last counts."""
+    """Return the prototypes that a header declares, in order; the last declaration of an op wins."""
     given = words(text, file)
     found: dict[str, Declared] = {}
     position = 0
@@ -105,10 +103,24 @@ def read_reg_op(text: str, file: str = "<text>") -> list[Declared]:
 
 
 def register_reg_op(text: str, file: str = "<text>") -> tuple[Prototype, ...]:
-    """Declare ops of your own with the text of a header: REG_OP(…) … .OP_END_FACTORY_REG(…).
+    """Declare custom IR ops with the text of a C++ header: REG_OP(…) … .OP_END_FACTORY_REG(…).
 
-    Ops that are there already with the same prototype stay; with another one none of the text is taken, and
-    that is an error: a process keeps the prototypes that its graphs were built with.
+    An op that is already declared with the same prototype stays. If one is declared with another prototype,
+    nothing is declared: a process keeps the prototypes that its graphs were built with.
+
+    Args:
+        text: Content of the header; text outside REG_OP declarations is skipped.
+        file: Name of the file in error messages.
+
+    Returns:
+        The prototypes, in order.
+
+    Raises:
+        BadPrototype: The text cannot be parsed.
+        BadGraph: An op exists with another prototype.
+
+    Example:
+        torchair.ge.register_reg_op(Path("my_ops.h").read_text(), "my_ops.h")
     """
     declared = read_reg_op(text, file)
     register_all([(each.proto, each.at) for each in declared])
@@ -116,7 +128,7 @@ def register_reg_op(text: str, file: str = "<text>") -> tuple[Prototype, ...]:
 
 
 def _op(given: Sequence[Word], position: int) -> tuple[Prototype, int]:
-    """The op whose REG_OP stands here, and where the text goes on."""
+    """Parse the op whose REG_OP is at this position; return it and the next position."""
     begin = given[position]
     arguments, position = _arguments(given, position + 1)
     name = _name(Clause(BEGIN, arguments, begin.at), arguments, "REG_OP(Name)")
@@ -127,7 +139,12 @@ def _op(given: Sequence[Word], position: int) -> tuple[Prototype, int]:
         clause, position = _clause(given, position, name, begin.at)
         if clause.name == END:
             if _name(clause, clause.arguments, f".{END}({name})") != name:
-                raise wrong(f"{name} ends as another op", clause.at, clause.arguments[0], f".{END}({name})")
+                raise wrong(
+                    f"the declaration of {name} ends with the name of another op",
+                    clause.at,
+                    clause.arguments[0],
+                    f".{END}({name})",
+                )
             return _prototype(name, draft), position
         if clause.name in _CLAUSES:
             takes, read = _CLAUSES[clause.name]
@@ -141,7 +158,11 @@ def _clause(given: Sequence[Word], position: int, op: str, begun: str) -> tuple[
     dot, name = given[position], given[min(position + 1, len(given) - 1)]
     if dot.text != "." or dot.kind != "mark" or name.kind != "name":
         got = name if dot.text == "." else dot
-        next = "conditional text in a prototype is not read" if got.kind == "directive" else ""
+        next = (
+            ("remove preprocessor conditions from the prototype: they are not evaluated")
+            if got.kind == "directive"
+            else ""
+        )
         near = f"a clause such as .INPUT(x, …), or .{END}({op})"
         raise wrong(f"REG_OP({op}) of {begun} is not finished", got.at, [got], near, next)
     if given[position + 2].text != "(":
@@ -151,15 +172,15 @@ def _clause(given: Sequence[Word], position: int, op: str, begun: str) -> tuple[
 
 
 def _arguments(given: Sequence[Word], position: int) -> tuple[list[list[Word]], int]:
-    """The arguments in the parentheses that open here, and where the text goes on."""
+    """Parse the arguments in the parentheses that open here; return them and the next position."""
     start, opened = position, [given[position]]
     while opened:
         position += 1
         word = given[position]
         if word.kind in ("end", "directive") or (word.kind, word.text) == ("name", BEGIN):
-            raise wrong(f"a {opened[-1].text} is not closed", opened[-1].at, word.shown, "its counterpart")
+            raise wrong(f"{opened[-1].text} is not closed", opened[-1].at, word.shown, "its counterpart")
         if word.kind == "string":
-            string(word)  # is it whole?
+            string(word)  # raises if the string is not terminated
         elif word.kind == "mark" and word.text in "({[":
             opened.append(word)
         elif word.kind == "mark" and word.text in _CLOSES:
@@ -171,17 +192,17 @@ def _arguments(given: Sequence[Word], position: int) -> tuple[list[list[Word]], 
 
 
 def _name(clause: Clause, arguments: Sequence[Sequence[Word]], near: str) -> str:
-    """The first argument, which is a name."""
+    """Return the first argument, which is a name."""
     first = arguments[0] if arguments else []
     if len(first) != 1 or first[0].kind != "name":
-        raise wrong(f"{clause.name} does not name anything", clause.at, first, near)
+        raise wrong(f"{clause.name} needs a name as its first argument", clause.at, first, near)
     return first[0].text
 
 
 def _new_name(clause: Clause, taken: Container[str]) -> str:
     name = _name(clause, clause.arguments, _FORMS[clause.name])
     if name in taken:
-        raise wrong(f"two are called {name}", clause.at, f".{clause.name}({name}, …)", "another name")
+        raise wrong(f"the name {name} is used twice", clause.at, f".{clause.name}({name}, …)", "another name")
     return name
 
 
@@ -206,7 +227,7 @@ def _attr(draft: _Draft, clause: Clause) -> None:
     kind = _name(clause, clause.arguments[1:], _FORMS[clause.name])
     if kind not in EXPECTED:
         near = ", ".join(difflib.get_close_matches(kind, EXPECTED, n=3)) or ", ".join(EXPECTED)
-        raise wrong(f"{name}: this is no type of attributes", clause.at, kind, near)
+        raise wrong(f"{name}: unknown attribute type", clause.at, kind, near)
     is_required = clause.name == "REQUIRED_ATTR"
     default = None if is_required or len(clause.arguments) < 3 else clause.arguments[2]
     value = None if default is None else literal(default, kind, clause.at)
@@ -218,7 +239,7 @@ def _symbol(draft: _Draft, clause: Clause) -> None:
     is_quoted = len(first) == 1 and first[0].kind == "string"
     name = string(first[0]) if is_quoted else _name(clause, clause.arguments, _FORMS[clause.name])
     if not name.isidentifier() or not name.isascii():
-        raise wrong("this is no name of a type", clause.at, first, _FORMS[clause.name])
+        raise wrong("invalid name of a type", clause.at, first, _FORMS[clause.name])
     if name in draft.symbols:
         raise wrong(f"the type {name} is declared twice", clause.at, first, "another name")
     draft.symbols[name] = _members(clause.arguments[1], clause.at)
@@ -236,7 +257,7 @@ _CLAUSES: dict[str, tuple[tuple[int, ...], Callable[[_Draft, Clause], None]]] = 
     "DYNAMIC_GRAPH": ((1,), _graph("dynamic")),
     "DATATYPE": ((2,), _symbol),
 }
-"""How many arguments a clause takes, and what reads it. Others say nothing about the prototype."""
+"""How many arguments a clause takes, and what parses it. Other clauses do not matter for the prototype."""
 _FORMS = {name: f".{name}(name, {_TYPE})" for name in _CLAUSES} | {
     "REQUIRED_ATTR": ".REQUIRED_ATTR(name, Int)", "ATTR": ".ATTR(name, Int, 1)",
     "GRAPH": ".GRAPH(name)", "DYNAMIC_GRAPH": ".DYNAMIC_GRAPH(name)",
@@ -245,7 +266,7 @@ _FORMS = {name: f".{name}(name, {_TYPE})" for name in _CLAUSES} | {
 
 
 def _prototype(name: str, draft: _Draft) -> Prototype:
-    """All clauses are read: symbols may be declared behind what uses them."""
+    """Build the prototype after all clauses are read: symbols may be declared after their use."""
     inputs = {_param(each, *slot, draft.symbols): slot for each, slot in draft.inputs.items()}
     outputs = {_param(each, *slot, draft.symbols): slot for each, slot in draft.outputs.items()}
     used = {param.symbol for param in inputs if param.symbol}
@@ -274,7 +295,7 @@ def _param(name: str, kind: str, clause: Clause, symbols: dict[str, tuple[str, .
 
 
 def _members(given: Sequence[Word], at: str) -> tuple[str, ...]:
-    """The data types of a set or a list of them."""
+    """Return the data types of a set or a list of sets."""
     inside = list(given)
     is_named = bool(inside) and inside[0].text == "TensorType"
     is_set = is_named and [word.text for word in inside[1:2]] == ["::"]
@@ -283,7 +304,7 @@ def _members(given: Sequence[Word], at: str) -> tuple[str, ...]:
         members = _SETS.get(inside[0].text.lower())
         if members is None:
             near = difflib.get_close_matches(inside[0].text, TYPE_SETS, n=3) or TYPE_SETS
-            raise wrong("there is no such set of data types", at, [inside[0]], ", ".join(near))
+            raise wrong("unknown set of data types", at, [inside[0]], ", ".join(near))
         return members
     is_in_parentheses = is_named and is_inside(inside, "()")
     inside = inside[1:-1] if is_in_parentheses else inside
@@ -291,4 +312,4 @@ def _members(given: Sequence[Word], at: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(data_type(part, at) for part in split(inside[1:-1])))
     if is_in_parentheses and inside and not is_set:
         return (data_type(inside, at),)
-    raise wrong("this is no type of tensors", at, given, _TYPE)
+    raise wrong("invalid type of a tensor", at, given, _TYPE)

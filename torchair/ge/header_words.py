@@ -1,8 +1,7 @@
-"""The words of a C++ header with REG_OP prototypes, and the literals among them: what the parser of
-`header_parser.py` is made of.
+"""Tokenize a C++ header with REG_OP prototypes, and parse its literals, for `header_parser.py`.
 
-Text is read once, in one direction: comments and blanks go, strings stay whole. Nothing here follows nesting
-deeper than lists of lists.
+Text is read once, in one direction: comments and blanks are dropped, strings stay whole. Nothing here follows
+nesting deeper than lists of lists.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MISSPELT = {
 SHAPES = {"UNKNOWN_SHAPE": [-1], "UNKNOWN_RANK": [-2]}
 """Defaults that have a name."""
 WITHOUT_VALUE = ("Tensor", "Bytes", "NamedAttrs")
-"""Attributes whose default is nothing: a header can only write an empty one."""
+"""Attributes whose default is always empty in a header."""
 
 _WORD = re.compile(
     r"""
@@ -49,13 +48,15 @@ _ESCAPED = {
     b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v",
     b"\\": b"\\", b'"': b'"', b"'": b"'", b"?": b"?",
 }  # fmt: skip
-_LONGEST = 40  # digits: what is longer fits into no attribute
+_LONGEST = 40  # digits: longer numbers fit into no attribute
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
 class Word(NamedTuple):
-    """A word of a header: its kind is `name`, `number`, `string`, `character`, `directive`, `mark` or, behind
-    the last one, `end`."""
+    """One token of a header.
+
+    Its kind is `name`, `number`, `string`, `character`, `directive`, `mark` or, after the last one, `end`.
+    """
 
     kind: str
     text: str
@@ -63,7 +64,7 @@ class Word(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The word as errors show it."""
+        """Return the token as errors show it."""
         return "the end of the text" if self.kind == "end" else shortened(self.text)
 
 
@@ -72,20 +73,20 @@ class TypeNumber(int):
 
 
 def words(text: str, file: str) -> list[Word]:
-    """The words of a header, without comments; the last one says that the text has ended."""
+    """Return the tokens of a header without comments, and an `end` token."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     found: list[Word] = []
     position, line, counted = 0, 1, 0
     while position < len(text):
         match = _WORD.match(text, position)
-        assert match is not None and match.lastgroup is not None, "every character is a word"
+        assert match is not None and match.lastgroup is not None, "every character is part of a token"
         line += text.count("\n", counted, position)
         counted = position
         if match.lastgroup == "comment":
             end = text.find("*/", match.end())
             if end < 0:
                 raise BadPrototype(
-                    "a comment does not end", at=f"{file}:{line}", got="/*", near="*/ closes it"
+                    "a comment is not closed", at=f"{file}:{line}", got="/*", near="*/ closes it"
                 )
             position = end + 2
             continue
@@ -97,19 +98,19 @@ def words(text: str, file: str) -> list[Word]:
 
 
 def wrong(what: str, at: str, got: Sequence[Word] | str, near: str, next: str = "") -> BadPrototype:
-    """The error for something that was found, and what was expected; words know where they stand."""
+    """Create the error for an unexpected token; tokens know their position."""
     at = at if isinstance(got, str) or not got else got[0].at
     text = got if isinstance(got, str) else " ".join(word.shown for word in got) or "nothing"
     return BadPrototype(what, at=at, got=shortened(text), near=near, next=next)
 
 
 def shortened(text: str) -> str:
-    """Text for one line of an error."""
+    """Shorten text to one line of an error."""
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def split(inside: Sequence[Word]) -> list[list[Word]]:
-    """Words between commas, but not between those inside of brackets; a comma may also stand at the end."""
+    """Split tokens at commas outside brackets; a trailing comma is allowed."""
     parts: list[list[Word]] = [[]]
     depth = 0
     for word in inside:
@@ -123,24 +124,24 @@ def split(inside: Sequence[Word]) -> list[list[Word]]:
 
 
 def is_inside(given: Sequence[Word], brackets: str) -> bool:
-    """Do these words stand in brackets?"""
+    """Return whether these tokens are in brackets."""
     ends = [(word.kind, word.text) for word in (given[0], given[-1])] if len(given) > 1 else []
     return ends == [("mark", bracket) for bracket in brackets]
 
 
 def data_type(given: Sequence[Word], at: str) -> str:
-    """The name of a data type: `DT_FLOAT32` is FLOAT."""
+    """Return the name of a data type: `DT_FLOAT32` is FLOAT."""
     text = given[0].text if len(given) == 1 and given[0].kind == "name" else ""
     name = MISSPELT.get(text.removeprefix("DT_"), text.removeprefix("DT_"))
     if text.startswith("DT_") and name in dtypes.BY_NAME:
         return name
     known = [f"DT_{each}" for each in dtypes.BY_NAME]
     near = difflib.get_close_matches(text, known, n=3)
-    raise wrong("this is no data type", at, given, ", ".join(near) or "a name such as DT_FLOAT")
+    raise wrong("unknown data type", at, given, ", ".join(near) or "a name such as DT_FLOAT")
 
 
 def literal(given: Sequence[Word], kind: str, at: str) -> Any:
-    """The default of an attribute of this type; one that is missing, and an empty tensor, is None."""
+    """Parse the default of an attribute; a missing one and an empty tensor are None."""
     texts = [word.text for word in given]
     if not texts:
         return None
@@ -153,21 +154,21 @@ def literal(given: Sequence[Word], kind: str, at: str) -> Any:
     value = _scalar(given, kind, at)
     fitted = _FITTING[kind](value) if kind in _FITTING else None
     if fitted is None:
-        raise wrong(f"this is no default of type {kind}", at, given, EXPECTED[kind])
+        raise wrong(f"invalid default of type {kind}", at, given, EXPECTED[kind])
     return fitted
 
 
 def literal_item(given: Sequence[Word], kind: str, at: str) -> Any:
-    """One item of a list of this type."""
+    """Parse one item of a list of this type."""
     item = literal(given, kind.removeprefix("List"), at)
     if item is None:
-        raise wrong(f"this is no item of a {kind}", at, given, EXPECTED[kind])
+        raise wrong(f"invalid item of a {kind}", at, given, EXPECTED[kind])
     return item
 
 
 def _items(given: Sequence[Word], kind: str, at: str) -> Iterator[list[Word]]:
     if not is_inside(given, "{}"):
-        raise wrong(f"this is no default of type {kind}", at, given, EXPECTED[kind])
+        raise wrong(f"invalid default of type {kind}", at, given, EXPECTED[kind])
     yield from split(given[1:-1])
 
 
@@ -183,7 +184,7 @@ def _scalar(given: Sequence[Word], kind: str, at: str) -> Any:
 
 
 def _quotient(given: Sequence[Word], kind: str, at: str) -> int | float:
-    """A number, or a product or quotient of numbers: `1.f / 4`. Integers divide as in C++."""
+    """Parse a number, or a product or quotient of numbers: `1.f / 4`. Integers divide as in C++."""
     value: int | float = 1
     sign, pending, expects = 1, "*", True
     for word in given:
@@ -195,46 +196,46 @@ def _quotient(given: Sequence[Word], kind: str, at: str) -> int | float:
         elif not expects and word.text in ("*", "/") and word.kind == "mark":
             pending, expects = word.text, True
         else:
-            raise wrong(f"this is no default of type {kind}", at, given, EXPECTED[kind])
+            raise wrong(f"invalid default of type {kind}", at, given, EXPECTED[kind])
     if expects:
-        raise wrong(f"this is no default of type {kind}", at, given, EXPECTED[kind])
+        raise wrong(f"invalid default of type {kind}", at, given, EXPECTED[kind])
     return value
 
 
 def _combined(left: int | float, operator: str, right: int | float, word: Word) -> int | float:
     if operator == "/" and right == 0:
-        raise wrong("a default is divided by zero", word.at, [word], "another number")
+        raise wrong("division by zero in a default", word.at, [word], "a divisor other than zero")
     if operator == "*":
-        made = left * right
+        result = left * right
     elif isinstance(left, int) and isinstance(right, int):
-        made = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+        result = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
     else:
-        made = left / right
-    if made in _INT64 if isinstance(made, int) else math.isfinite(made):
-        return made
-    raise wrong("a number is too large", word.at, [word], "64 bits")
+        result = left / right
+    if result in _INT64 if isinstance(result, int) else math.isfinite(result):
+        return result
+    raise wrong("a number is too large", word.at, [word], "a number that fits into 64 bits")
 
 
 def number(word: Word) -> int | float:
-    """The value of a number of C++: decimal, hexadecimal or octal, or with a fraction."""
+    """Parse a C++ number: decimal, hexadecimal, octal, or with a fraction."""
     if match := _INTEGER.fullmatch(word.text):
         digits = match.group(1)
         if len(digits) > _LONGEST:
-            raise wrong("a number is too large", word.at, [word], "64 bits")
+            raise wrong("a number is too large", word.at, [word], "a number that fits into 64 bits")
         is_octal = digits[0] == "0" and digits.isdecimal()
         if is_octal and set(digits) & set("89"):
-            raise wrong("this is no number", word.at, [word], "octal digits behind a leading 0")
+            raise wrong("invalid number", word.at, [word], "octal digits after a leading 0")
         return int(digits, 8 if is_octal else 0)
     match = _FLOAT.fullmatch(word.text)
     if match is None or not math.isfinite(value := float(match.group(1))):
-        raise wrong("this is no number", word.at, [word], "10, -1, 0x1F, 1.0, 1e-5, 0.5f")
+        raise wrong("invalid number", word.at, [word], "10, -1, 0x1F, 1.0, 1e-5, 0.5f")
     return value
 
 
 def string(word: Word) -> str:
-    """The text of a string literal."""
+    """Return the text of a string literal."""
     if len(word.text) < 2 or not word.text.endswith('"'):
-        raise wrong("a string does not end on its line", word.at, [word], 'a closing "')
+        raise wrong("a string is not closed on its line", word.at, [word], 'a closing "')
 
     def unescaped(match: re.Match[bytes]) -> bytes:
         two, octal, four, eight, letter = match.groups()
@@ -242,7 +243,7 @@ def string(word: Word) -> str:
             return _ESCAPED[letter]
         if letter is not None:
             got = match.group().decode(errors="replace")
-            raise wrong("this is no escape of a string", word.at, got, r"\n, \t, \\, \x41")
+            raise wrong("invalid escape in a string", word.at, got, r"\n, \t, \\, \x41")
         if two is not None or octal is not None:
             return bytes([int(two, 16) if two is not None else int(octal, 8)])
         return chr(int(four or eight, 16)).encode()
@@ -252,7 +253,7 @@ def string(word: Word) -> str:
     except (ValueError, OverflowError) as error:
         if isinstance(error, BadPrototype):
             raise
-        raise wrong("a string is no UTF-8 text", word.at, [word], "characters of Unicode") from error
+        raise wrong("a string is not valid UTF-8", word.at, [word], "Unicode characters") from error
 
 
 def _int(value: Any) -> int | None:
@@ -287,4 +288,4 @@ EXPECTED = {
     "ListType": "{DT_FLOAT, DT_INT32} or {}", "ListTensor": "{}", "ListNamedAttrs": "{}",
     "ListListInt": "{{1, 2}, {3}} or {}", "ListListFloat": "{{1.0}, {0.5f}} or {}",
 }  # fmt: skip
-"""The types of attributes, and what their defaults look like."""
+"""The types of attributes, and the form of their defaults."""

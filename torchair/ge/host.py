@@ -1,8 +1,8 @@
-"""Host values: small vectors of sizes that never become device data.
+"""Define host values: small vectors of sizes that never become device data.
 
 In the IR a size is computed by ops on int64 tensors of rank 0 or 1. While such a tensor comes only from
-shapes, symbols and constants, its value is known to the compiler as Python numbers and `SymInt`s. A `Host` is
-that value.
+shapes, symbols and constants, the compiler knows its value as Python numbers and `SymInt`s. A `Host` is that
+value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Number = Any
 
 @dataclass(frozen=True)
 class Host:
-    """A rank-0 number or a rank-1 tuple of numbers, with the dtype of the IR tensor it stands for."""
+    """Hold a rank-0 number or a rank-1 tuple of numbers, with the dtype of its IR tensor."""
 
     value: Number | tuple[Number, ...]
     dtype: torch.dtype = torch.int64
@@ -38,11 +38,11 @@ class Host:
 
     @property
     def items(self) -> tuple[Number, ...]:
-        """The numbers as a tuple, whatever the rank."""
+        """Return the numbers as a tuple, whatever the rank."""
         return self.value if isinstance(self.value, tuple) else (self.value,)
 
     def to_tensor(self, device: torch.device | str | None = None) -> torch.Tensor:
-        """As data: one scalar tensor, or several stacked when there are symbols among them."""
+        """Convert to data: one scalar tensor, or several stacked ones if there are symbols among them."""
         if isinstance(self.value, tuple) and not any(is_symbol(item) for item in self.value):
             return torch.tensor(self.value, dtype=self.dtype, device=device)
         if not is_symbol(self.value) and not isinstance(self.value, tuple):
@@ -52,14 +52,14 @@ class Host:
 
 
 def host_dtype(value: object) -> torch.dtype:
-    """The IR dtype of a Python number or symbol."""
+    """Return the IR dtype of a Python number or symbol."""
     if isinstance(value, bool | torch.SymBool):
         return torch.bool
     return torch.float32 if isinstance(value, float | torch.SymFloat) else torch.int64
 
 
 def host(value: Number | Sequence[Number]) -> Host:
-    """A Host from a number, a symbol or a list of them."""
+    """Create a Host from a number, a symbol or a list of them."""
     if isinstance(value, list | tuple | torch.Size):
         return Host(tuple(value))
     return Host(value, host_dtype(value))

@@ -1,4 +1,4 @@
-"""Op prototypes: which inputs, outputs and attributes an IR op has. Rows of data, read once, parsed on first
+"""Op prototypes: the inputs, outputs and attributes of IR ops, read once from a table and parsed on first
 use.
 """
 
@@ -26,8 +26,8 @@ TABLES = ("ge_ops.json", "own.json")
 class Param:
     """An input or output: its kind is `required`, `optional` or `dynamic` (a list).
 
-    Those with the same symbol have the same data type; `promote` are the symbols whose types an output's is
-    promoted from.
+    Parameters with the same symbol have the same data type; `promote` are the symbols from whose types the
+    type of an output is promoted.
     """
 
     name: str
@@ -66,7 +66,9 @@ class Prototype:
         return tuple(param.name for param in self.inputs)
 
     def __str__(self) -> str:
-        """`Conv2D(x, filter, bias?, offset_w?; strides: ListInt, pads: ListInt, groups: Int = 1) -> y`"""
+        """Format as `Conv2D(x, filter, bias?, offset_w?; strides: ListInt, pads: ListInt, groups: Int = 1) ->
+        y`.
+        """
         mark = {"required": "", "optional": "?", "dynamic": "*"}
         inputs = ", ".join(p.name + mark[p.kind] for p in self.inputs)
         attrs = ", ".join(
@@ -95,14 +97,14 @@ def _parse(name: str, row: dict[str, Any]) -> Prototype:
 
 
 def _default(kind: str, default: Any) -> Any:
-    """Type defaults are written `DT_FLOAT` in the table and are runtime numbers everywhere else."""
+    """Convert type defaults, which are written `DT_FLOAT` in the table, to runtime numbers."""
     if kind == "Type" and isinstance(default, str):
         return dtypes.BY_NAME[default.removeprefix("DT_")].runtime
     return default
 
 
 class Catalogue(Mapping[str, Prototype]):
-    """All prototypes by op name; a row is parsed when it is first asked for."""
+    """Hold all prototypes by op name, each parsed on first use."""
 
     def __init__(self) -> None:
         here = Path(__file__).parent / "opdefs"
@@ -110,7 +112,7 @@ class Catalogue(Mapping[str, Prototype]):
         for table in TABLES:
             self._rows |= json.loads((here / table).read_text())
         self._parsed: dict[str, Prototype] = {}
-        self._users: dict[str, str] = {}  # the operator that each was made for, if it was
+        self._users: dict[str, str] = {}  # op -> the operator that its prototype was registered for, if any
 
     def __getitem__(self, name: str) -> Prototype:
         if name not in self._parsed:
@@ -127,22 +129,22 @@ class Catalogue(Mapping[str, Prototype]):
         return name in self._rows
 
     def check(self, proto: Prototype, at: str = "", owner: str = "") -> None:
-        """Raise `BadGraph` for an op that is here already with another prototype, unless it was made for the
-        same operator.
-        """
+        """Raise `BadGraph` if the op exists with another prototype, unless it has the same owner."""
         is_own = owner != "" and self.owner(proto.name) == owner
         if proto.name in self and self[proto.name] != proto and not is_own:
             raise BadGraph(
-                f"there is an IR op {proto.name!r} already",
+                f"the IR op {proto.name!r} already exists with another prototype",
                 at=at,
                 got=str(proto),
                 near=f"{self[proto.name]}{differences(proto, self[proto.name])}",
-                next="another name; a changed prototype of your own counts from the next process on",
+                next="use another name; a changed prototype of a custom op takes effect in the next process",
             )
 
     def add(self, proto: Prototype, owner: str = "") -> bool:
-        """Let a user's op in; was it not there already? Graphs were built with prototypes, so only the
-        operator that one was made for, which is defined anew with it, replaces it.
+        """Add a user's op; return whether it was new.
+
+        Graphs were built with prototypes, so only the operator that a prototype was made for may replace it,
+        when that operator is defined again.
         """
         self.check(proto, owner=owner)
         if proto.name in self and self[proto.name] == proto:
@@ -153,16 +155,16 @@ class Catalogue(Mapping[str, Prototype]):
         return True
 
     def owner(self, name: str) -> str:
-        """The operator that the prototype of an op was made for, if it was made for one."""
+        """Return the operator that the prototype of an op was made for, if any."""
         return self._users.get(name, "")
 
     def is_builtin(self, name: str) -> bool:
-        """Is it an op of ours, and not one that a user has declared?"""
+        """Return whether the op is built in, and not declared by a user."""
         return name in self and name not in self._users
 
 
 def differences(one: Prototype, other: Prototype) -> str:
-    """How the data types of prototypes differ that are otherwise told as the same text; else nothing."""
+    """Return how the data types of prototypes with equal text differ, or ""."""
     if str(one) != str(other):
         return ""
     pairs = zip((*one.inputs, *one.outputs), (*other.inputs, *other.outputs), strict=True)
@@ -175,7 +177,7 @@ def _types(param: Param) -> str:
 
 @functools.cache
 def catalogue() -> Catalogue:
-    """The one catalogue of this process."""
+    """Return the one catalogue of this process."""
     return Catalogue()
 
 
@@ -185,15 +187,25 @@ _MARKS = {"": "required", "?": "optional", "*": "dynamic"}
 
 
 def register_prototype(text: str) -> Prototype:
-    """Declare an op of your own: `SplitLike(x, ref*, mask?; k: Int, tag: String = 'demo') -> head, tail*`.
+    """Declare a custom IR op: `SplitLike(x, ref*, mask?; k: Int, tag: String = 'demo') -> head, tail*`.
 
-    `?` is an optional input, `*` a list; attributes have a type of the catalogue and, unless required, a
-    default.
+    Args:
+        text: Prototype. `?` marks an optional input, `*` a list. Attributes have a type of the catalogue
+            and, unless required, a default.
+
+    Returns:
+        The parsed prototype.
+
+    Raises:
+        BadGraph: The text is not a valid prototype, or the op exists with another one.
+
+    Example:
+        torchair.ge.register_prototype("Scale(x; factor: Float = 1.0) -> y")
     """
     parsed = _TEXT.fullmatch(text.strip())
     if parsed is None:
         raise BadGraph(
-            "this is no op prototype", got=text, near="Name(x, y?, z*; k: Int, f: Float = 1.0) -> out"
+            "invalid op prototype", got=text, near="Name(x, y?, z*; k: Int, f: Float = 1.0) -> out"
         )
     name, inputs, attrs, outputs = parsed.groups()
     proto = Prototype(
@@ -204,13 +216,15 @@ def register_prototype(text: str) -> Prototype:
 
 
 def declare(proto: Prototype, owner: str = "") -> None:
-    """Let a prototype in. It may replace what was made for the same owner, an operator."""
+    """Declare a prototype. It may replace one of the same owner, an operator."""
     if catalogue().add(proto, owner):
         extend(f"prototype {proto.name}", repr(proto))
 
 
 def register_all(protos: Sequence[tuple[Prototype, str]]) -> None:
-    """Declare ops, each given with its place in a file: all of them, or none where one is there otherwise."""
+    """Declare ops, each given with its position in a file: all of them, or none if one exists with another
+    prototype.
+    """
     for proto, at in protos:
         catalogue().check(proto, at)
     for proto, _ in protos:
@@ -222,44 +236,44 @@ def _params(text: str) -> tuple[Param, ...]:
     names = [each.rstrip("?*") for each in marked]
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
         raise BadGraph(
-            f"an op prototype names {twice[0]!r} twice",
+            f"an op prototype uses the name {twice[0]!r} twice",
             got=text.strip(),
-            next="a name for each input, and one for each output",
+            next="give each input and each output its own name",
         )
     pairs = list(zip(names, marked, strict=True))
     if wrong := [each for name, each in pairs if not name.isidentifier() or each[len(name) :] not in _MARKS]:
-        raise BadGraph("this is no input or output of an op prototype", got=wrong[0], near="x, y?, z*")
+        raise BadGraph("invalid input or output of an op prototype", got=wrong[0], near="x, y?, z*")
     return tuple(Param(name, _MARKS[each.removeprefix(name)]) for name, each in pairs)
 
 
 def _attributes(text: str) -> tuple[AttrParam, ...]:
-    """A comma also stands inside a default, so a new attribute begins at `, name: `."""
-    made: list[AttrParam] = []
+    """Parse attributes; a comma may be part of a default, so a new attribute begins at `, name: `."""
+    results: list[AttrParam] = []
     for part in re.split(r",\s*(?=\w+: )", text.strip()) if text.strip() else ():
         parsed = _ATTRIBUTE.fullmatch(part.strip())
         if parsed is None:
-            raise BadGraph("this is no attribute of an op prototype", got=part, near="k: Int, f: Float = 1.0")
+            raise BadGraph("invalid attribute of an op prototype", got=part, near="k: Int, f: Float = 1.0")
         name, kind, default = parsed.groups()
         if kind not in EXPECTED:
             near = ", ".join(difflib.get_close_matches(kind, EXPECTED) or EXPECTED)
-            raise BadGraph(f"{name}: this is no type of attributes", got=kind, near=near)
+            raise BadGraph(f"{name}: unknown attribute type", got=kind, near=near)
         try:
             value = None if default is None else ast.literal_eval(default)
         except (ValueError, SyntaxError) as error:
             near = "1, 1.0, True, 'text', [1, 2] or None"
-            why = f"the default of {name} is no value of Python"
+            why = f"the default of {name} is not a valid Python value"
             raise BadGraph(why, got=str(default), near=near) from error
-        made.append(AttrParam(name, kind, default is None, value))
-    return tuple(made)
+        results.append(AttrParam(name, kind, default is None, value))
+    return tuple(results)
 
 
 def prototype(name: str) -> Prototype:
-    """The prototype of an op, or an error that names the nearest spellings."""
+    """Return the prototype of an op, or raise an error with the nearest spellings."""
     ops = catalogue()
     if name not in ops:
         near = difflib.get_close_matches(name, ops, n=3)
         raise UnknownOp(
-            f"there is no IR op {name!r} in the catalogue of {len(ops)}",
+            f"the catalogue of {len(ops)} IR ops has no op {name!r}",
             near=", ".join(near),
             next="check the spelling, or declare the op with torchair.ge.prototype.register_prototype",
         )

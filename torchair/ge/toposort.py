@@ -1,6 +1,4 @@
-"""The order of ops: every op stands after the ops it reads or waits for. Where several can come next, a
-strategy decides.
-"""
+"""Order ops so that every op comes after the ops it reads or depends on, by a strategy among valid orders."""
 
 from __future__ import annotations
 
@@ -12,19 +10,19 @@ from torchair.core.errors import BadGraph
 from torchair.ge.graph import OUTPUT_TYPE, Graph, Op
 
 Placed = dict[Op, bool]
-"""The ops that have their place, in order."""
+"""The ops placed so far, in order."""
 
 
 def needs(op: Op) -> Iterator[Op]:
-    """The ops that must run before this one: producers of its inputs, then those it waits for."""
+    """Yield the ops that must run before this one: producers of its inputs, then its control dependencies."""
     for slot in op.slots:
         if slot.tensor is not None:
             yield slot.tensor.op
     yield from op.after
 
 
-def out_of_place(graph: Graph) -> tuple[Op, Op] | None:
-    """The first op that stands before something it needs, and that; None when all are in order."""
+def first_misplaced(graph: Graph) -> tuple[Op, Op] | None:
+    """Return the first op that comes before something it needs, and that; None when all are in order."""
     seen: set[Op] = set()
     for op in graph.ops:
         for before in needs(op):
@@ -35,8 +33,8 @@ def out_of_place(graph: Graph) -> tuple[Op, Op] | None:
 
 
 def sort_ops(graph: Graph) -> bool:
-    """Bring the ops into an order in which they can run, keeping theirs where it does; says if any moved."""
-    if out_of_place(graph) is None:
+    """Sort the ops into an executable order, keeping the current one if it is; return whether any moved."""
+    if first_misplaced(graph) is None:
         return False
     placed: Placed = {}
     for root in graph.ops:
@@ -46,7 +44,7 @@ def sort_ops(graph: Graph) -> bool:
 
 
 def _place(root: Op, placed: Placed) -> None:
-    """Depth first without recursion: graphs are thousands of ops deep."""
+    """Place an op depth first without recursion: graphs are thousands of ops deep."""
     if root in placed:
         return
     path = [(root, needs(root))]
@@ -61,14 +59,17 @@ def _place(root: Op, placed: Placed) -> None:
         elif following in open_ops:
             names = [entry.name for entry, _ in path]
             circle = names[names.index(following.name) :] + [following.name]
-            raise BadGraph("ops wait for each other in a circle", got=" needs ".join(circle))
+            raise BadGraph("the graph has a dependency cycle", got=" needs ".join(circle))
         else:
             path.append((following, needs(following)))
             open_ops.add(following)
 
 
-def _as_they_get_ready(ops: Sequence[Op], placed: Placed, *, last_first: bool) -> None:
-    """BFS: what could run first comes first. DFS: what the op before made possible comes first."""
+def _as_ready(ops: Sequence[Op], placed: Placed, *, last_first: bool) -> None:
+    """Place ops as they become ready.
+
+    BFS: the op that could run first comes first. DFS: the op that the previous one made ready comes first.
+    """
     inside = set(ops)
     waits_for = {op: {before for before in needs(op) if before in inside} for op in ops}
     readers: dict[Op, list[Op]] = {op: [] for op in ops}
@@ -85,8 +86,8 @@ def _as_they_get_ready(ops: Sequence[Op], placed: Placed, *, last_first: bool) -
         ready.extend([reader for reader in readers[op] if not waits_for[reader]][::step])
 
 
-def _before_who_reads(ops: Sequence[Op], placed: Placed) -> None:
-    """RDFS: from the ends backwards, so that each op stands shortly before the first that needs it."""
+def _before_readers(ops: Sequence[Op], placed: Placed) -> None:
+    """RDFS: place ops from the ends backwards, so that each op comes shortly before its first reader."""
     read = {before for op in ops for before in needs(op)}
     for end in ops:
         if end not in read:
@@ -94,18 +95,16 @@ def _before_who_reads(ops: Sequence[Op], placed: Placed) -> None:
 
 
 def _as_converted(ops: Sequence[Op], placed: Placed) -> None:
-    """StableRDFS: ops that come from the model stay in order; those that passes made go before who reads
-    them.
-    """
-    made = [op for op in ops if op.origin is None and op.type != OUTPUT_TYPE]
-    for op in (*(op for op in ops if op not in set(made)), *made):
+    """StableRDFS: ops of the model keep their order; ops that passes created go before their readers."""
+    results = [op for op in ops if op.origin is None and op.type != OUTPUT_TYPE]
+    for op in (*(op for op in ops if op not in set(results)), *results):
         _place(op, placed)
 
 
 STRATEGIES: dict[str, Callable[[Sequence[Op], Placed], None]] = {
-    "BFS": partial(_as_they_get_ready, last_first=False),
-    "DFS": partial(_as_they_get_ready, last_first=True),
-    "RDFS": _before_who_reads,
+    "BFS": partial(_as_ready, last_first=False),
+    "DFS": partial(_as_ready, last_first=True),
+    "RDFS": _before_readers,
     "StableRDFS": _as_converted,
 }
-"""How ops, whose needs are among them or placed already, are placed."""
+"""How ops are placed whose dependencies are among them or already placed."""

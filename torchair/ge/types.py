@@ -60,7 +60,7 @@ class DataType:
 
 
 class Format(enum.Enum):
-    """Memory layouts a tensor can be marked with."""
+    """Memory layouts that a tensor can be marked with."""
 
     FORMAT_UNDEFINED = -1
     FORMAT_NCHW = 0
@@ -84,8 +84,9 @@ class Format(enum.Enum):
 
 
 class TensorSpec:
-    """What an FX node is expected to produce. For a result that is no tensor and no symbol all fields are
-    None.
+    """Describe the expected result of an FX node.
+
+    For a result that is neither a tensor nor a symbol, all fields are None.
     """
 
     def __init__(self, meta: Any) -> None:
@@ -98,7 +99,7 @@ class TensorSpec:
 
     @property
     def dtype(self) -> int | None:
-        """The GE data type."""
+        """GE data type."""
         return None if self.torch_dtype is None else dtypes.to_ge(self.torch_dtype)
 
     @property
@@ -113,7 +114,7 @@ class TensorSpec:
 
     @property
     def size(self) -> list[int] | None:
-        """Sizes as plain ints; symbolic ones are an AssertionError."""
+        """Return the sizes as plain ints; raise AssertionError if one is symbolic."""
         if self.torch_dtype is None:
             return None
         if any(is_symbol(size) for size in self.symsize):
@@ -126,7 +127,7 @@ class TensorSpec:
 
     @property
     def device(self) -> torch.device | None:
-        """Where the result lives."""
+        """Device of the result."""
         return self._meta.device if isinstance(self._meta, torch.Tensor) else None
 
     def __repr__(self) -> str:
@@ -134,7 +135,7 @@ class TensorSpec:
 
 
 def spec_of(meta: Any) -> Any:
-    """TensorSpecs for a (nested) FX result."""
+    """Return TensorSpecs for a (nested) FX result."""
     if isinstance(meta, list | tuple):
         return [spec_of(item) for item in meta]
     return TensorSpec(meta)

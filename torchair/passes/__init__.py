@@ -1,5 +1,6 @@
-"""THE LISTS: every pass, in the order it runs, with the reason for its place. Order exists here and nowhere
-else.
+"""List every pass in the order in which it runs, with the reason for its place.
+
+No other module decides the order of passes.
 """
 
 from dataclasses import replace
@@ -61,13 +62,13 @@ __all__ = [
 ]
 
 DYNAMO_PASSES = steps(
-    # AOTAutograd takes ops, and no objects.
+    # AOTAutograd accepts ops, not stream objects.
     Step(name_native_streams, quiet=True, mandatory=True),
-    # AOTAutograd would let them be read as they were before the call.
+    # Otherwise AOTAutograd lets the op read such arguments as they were before the call.
     Step(tell_shared_arguments, quiet=True, mandatory=True),
-    # AOTAutograd would make tensors of them, all the way.
+    # Otherwise AOTAutograd turns these numbers into tensors.
     Step(fix_numbers, quiet=True, mandatory=True),
-    # Before autograd takes the graph apart: a fused op has a backward of its own.
+    # Before autograd decomposes the graph: a fused op has its own backward.
     Step(fuse_before_autograd, on="experimental_config.npu_fx_pass", fusion=True),
 )
 
@@ -76,19 +77,19 @@ FX_PASSES = steps(
     Step(user_pre_pass, on="user_pre_pass", name="post_grad_custom_pre_pass", mandatory=True),
     # Before anything is written in place: a constant is the same in every call.
     Step(move_host_constants, after=(user_pre_pass,), quiet=True, mandatory=True),
-    # One spelling of each idea for everything below; memory first, while views still say whose it is.
-    # Where the ops themselves run, autograd asks an output by which views it came from its input.
+    # Use one form of each idea for all later passes. Memory comes first, while views still show whose memory
+    # they are. Where the ops themselves run, autograd asks by which views an output came from its input.
     Step(root_as_strided, unless="runs_its_ops", quiet=True, mandatory=True),
     Step(remove_noop_ops, on="remove_noop_ops", name="optimize_noop_ops"),
     Step(recover_view_inplace, name="recover_view_inplace_pattern"),
-    # A size that a tensor input has anyway need not be fed; capture keys are made from the inputs, so not
-    # there.
+    # A size that a tensor input already has need not be an input. Capture keys are computed from the inputs,
+    # so capture mode skips this.
     Step(optimize_sym_input, unless="captures"),
-    # Fusions, widest first: a narrow one would eat the parts of a wide one. They are written with `view`.
+    # Fusions, widest first: a narrow one would consume the parts of a wide one. They are written with `view`.
     Step(apply_pattern_passes, on="pattern_fusion_pass"),
     Step(view_to_reshape, after=(apply_pattern_passes,), mandatory=True),
     Step(user_post_pass, on="user_post_pass", name="post_grad_custom_post_pass", mandatory=True),
-    # Users' passes may have opened scopes: everything behind counts on pairs.
+    # User passes may have opened scopes: all later passes rely on paired scopes.
     Step(check_scopes, after=(user_post_pass,), quiet=True, mandatory=True),
     Step(
         run_on_one_stream,
@@ -97,25 +98,25 @@ FX_PASSES = steps(
         quiet=True,
         mandatory=True,
     ),
-    # Without IR it is nodes that say what runs where. Hints go, and streams where a device has one; what a
-    # tensor lets wait and what nothing lets wait is settled while the graph still says what the user wrote.
+    # Without IR, nodes define what runs where. Hints are removed, and streams where the device has only one.
+    # Waits are resolved while the graph still has the form that the user wrote.
     Step(drop_idle_scopes, on="runs_scopes", after=(check_scopes,), quiet=True, mandatory=True),
     Step(wait_for_tensors, on="runs_scopes", quiet=True, mandatory=True),
     Step(check_races, on="checks_races", after=(wait_for_tensors,), quiet=True, mandatory=True),
     Step(run_on_one_stream, on="drops_streams", after=(check_races,), quiet=True, mandatory=True),
-    # The inputs of the program are settled here: what follows counts them.
+    # This pass fixes the inputs of the program: later passes count them.
     Step(move_host_lists, on="host_lists", quiet=True, mandatory=True),
 )
 
-# Memory, where ops run as they stand in the graph.
+# Memory, where ops run as they appear in the graph.
 IN_PLACE = (
-    # What nobody reads must not stand in the way of the passes below; after them, a node without readers may
-    # still write.
+    # Unread nodes must not block the passes below. After those passes, a node without readers may still
+    # write.
     Step(eliminate_dead_code, mandatory=True),
-    # Intermediates first: a value that was made in place step by step is written back as a whole.
+    # Intermediates first: a value that was built in place step by step is written back as a whole.
     Step(reinplace_inplaceable_ops_pass, on="inplace_pass", after=(eliminate_dead_code,)),
     Step(reinplace_input_mutated_ops, on="input_inplace_pass", after=(eliminate_dead_code,)),
-    # The clones that the step before found needless are left out here.
+    # Omit the clones that the previous step found unnecessary.
     Step(
         decompose_auto_functionalized,
         on="input_inplace_pass",
@@ -123,63 +124,62 @@ IN_PLACE = (
         mandatory=True,
         completes=(reinplace_input_mutated_ops,),
     ),
-    # What the steps before made of copies.
+    # Remove what the previous steps turned into self-copies.
     Step(eliminate_self_copy, after=(reinplace_input_mutated_ops,)),
 )
 
 LOWERED_PASSES = steps(*IN_PLACE)
 
-# Events. They stand before the passes that write in place, which ask what is ordered by them.
+# Events. They come before the passes that write in place, which query the order that events give.
 EVENTS = (Step(apply_event_closure_with_multi_stream), Step(apply_event_record))
 
 PLACE_PASSES = steps(
-    # What was lowered from ops in scopes stands in scopes again.
+    # Put nodes that were lowered from ops in scopes back into scopes.
     Step(place_scopes, quiet=True, mandatory=True),
     *(replace(step, quiet=True) for step in EVENTS),
 )
 
 CAPTURE_PASSES = steps(
-    # Producers are still functional here: each may get another overload and another place to write to.
+    # Producers are still functional here, so each can get another overload and another output location.
     Step(remove_cat_ops, on="remove_cat_ops"),
     *EVENTS,
     *IN_PLACE,
-    # From here on ops have side arguments (workspace, out, identities of streams): nobody looks through them.
+    # From here on, ops have extra arguments (workspace, out, stream identities) that no later pass looks
+    # through.
     Step(replace_dynamic_workspace_ops, on="runs_op_by_op"),
     Step(resolve_default_stream_markers, after=(apply_event_closure_with_multi_stream,)),
 )
 
 GE_PASSES = steps(
-    # Fewer inputs first: what follows looks at who reads them.
+    # Reduce the inputs first: later passes look at their readers.
     Step(optimize_sym_pack),
     Step(fold_constants, on="constant_folding"),
-    # Products take transposes as flags.
+    # Matrix products accept transposes as flags.
     Step(move_transpose_into_mm, fusion=True),
     Step(move_mm_weight_transpose_after_bitcast, fusion=True),
-    # What the passes above left without a reader.
+    # Remove what the passes above left without a reader.
     Step(remove_dead_ops, on="dead_code_elimination"),
-    # Who reads the indices of a pool is settled here.
+    # After this pass, the readers of pool indices are final.
     Step(pool_with_masks, after=(remove_dead_ops,)),
     Step(remove_dead_data_and_reorder_data_index, after=(remove_dead_ops,), mandatory=True),
-    # Only ops that are there to stay are tied to each other.
+    # Order only ops that remain in the graph.
     Step(explicit_order_for_side_effect_nodes, after=(remove_dead_ops,), mandatory=True),
     Step(explicit_order_for_cmo, after=(remove_dead_ops,), mandatory=True),
-    # From here on nobody makes or drops ops: names and order are final.
+    # From here on, no pass creates or removes ops: names and order are final.
     Step(mark_reference_inputs, on="experimental_config.enable_ref_data", mandatory=True),
     Step(order_ops, on="sorts_ops", mandatory=True),
 )
 
 HAND_OVER_PASSES = steps(
-    # Here reference ops make new values; who is handed the graph writes where they say. Other writes stay
-    # Assigns: made results (`mapping_assign_op_to_graph_output`) they would need a session that is told whose
-    # memory these are, and a file has none. Inputs that are written are reference inputs in it.
+    # Here reference ops return new values; the consumer of the exported graph writes in place. Other writes
+    # stay Assign ops: as results (`mapping_assign_op_to_graph_output`) they would need a session that knows
+    # whose memory they are, and a file has none. Inputs that are written are reference inputs in the file.
     Step(optimize_reference_op_redundant_copy),
 )
 
 
 def names() -> dict[str, bool]:
-    """The passes and fusions of graph mode that can be switched by name, and whether nobody can switch them
-    off.
-    """
+    """Map each switchable pass and fusion of graph mode to whether it is mandatory."""
     listed = (*DYNAMO_PASSES, *FX_PASSES, *GE_PASSES, *HAND_OVER_PASSES, *LOWERED_PASSES)
     fusions = dict.fromkeys([*fusion_names(), *rule_names()], False)
     return {step.title: step.mandatory for step in listed} | fusions

@@ -1,6 +1,4 @@
-"""What happens around every pass: switches, checks, counts, time, the observer. Passes themselves know none
-of it.
-"""
+"""Run the work around every pass: flags, checks, counts, timing, the observer. Passes do none of it."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from torchair.configs.pass_switches import PassSwitches
 from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadPass, first_line, is_of_user
 from torchair.core.log import capture_logger, logger
-from torchair.passes.graph_diff import Census, Member, census, comparison
+from torchair.passes.graph_diff import GraphSummary, NodeSummary, comparison, graph_summary
 
 Pass = Callable[[Any, "PassContext"], int]
 Observer = Callable[[str, Any], None]
@@ -22,10 +20,16 @@ Observer = Callable[[str, Any], None]
 
 @dataclass(frozen=True)
 class Step:
-    """One entry of a list of passes. `on` and `unless` name switches; `after` names passes that must stand
-    before it. A `quiet` step is shown to the observer only when it changed something. A `fusion` is left out
-    at level O1; a `mandatory` step is one that later stages count on: nobody can switch it off by its name.
-    Passes that a step `completes` are nothing without it.
+    """Describe one entry of a list of passes.
+
+    Attributes:
+        on: Flag that must be set for the pass to run.
+        unless: Flag that must not be set.
+        after: Passes that must come before it.
+        quiet: Show the pass to the observer only when it changed something.
+        fusion: Omit the pass at level O1.
+        mandatory: Later stages rely on the pass: its name cannot disable it.
+        completes: Passes that have no effect without this one.
     """
 
     fn: Pass
@@ -40,13 +44,13 @@ class Step:
 
     @property
     def title(self) -> str:
-        """The debug name, which is also the suffix of dump files."""
+        """Return the debug name, which is also the suffix of dump files."""
         return self.name or self.fn.__name__
 
 
 @dataclass(frozen=True)
 class Skip:
-    """A place where a pass could have acted and did not."""
+    """Record a place where a pass could have acted and did not."""
 
     step: str
     node: str
@@ -55,7 +59,7 @@ class Skip:
 
 @dataclass
 class Tally:
-    """How often a pass or a fusion found something, and how often it changed it."""
+    """Count how often a pass or a fusion found something, and how often it changed it."""
 
     matches: int = 0
     effects: int = 0
@@ -63,15 +67,14 @@ class Tally:
 
 @dataclass
 class PassContext:
-    """What passes may ask for: switches, the user's functions, the fake inputs; and where they say why they
-    declined.
-    """
+    """Give passes access to flags, the user's functions and fake inputs, and collect skips."""
 
     switches: dict[str, bool] = field(default_factory=dict[str, bool])
     without: Collection[str] = ()  # titles of passes that have failed on this graph
-    named: PassSwitches = field(default_factory=PassSwitches)  # what the user asked for passes, by name
+    named: PassSwitches = field(default_factory=PassSwitches)  # per-pass switches of the user, by name
     order: str = ""  # how the ops of the IR are sorted
-    scope: Mapping[str, str] = field(default_factory=dict[str, str])  # of ops that no scope says more about
+    # scope attributes of ops without an explicit scope
+    scope: Mapping[str, str] = field(default_factory=dict[str, str])
     compute: Callable[..., list[Any]] | None = None  # (op, values of its inputs) -> values of its outputs
     inputs: Sequence[Any] = ()
     user_pre_pass: Callable[..., Any] | None = None
@@ -83,25 +86,25 @@ class PassContext:
     changes: dict[str, int] = field(default_factory=dict[str, int])
     tallies: dict[str, Tally] = field(default_factory=dict[str, Tally])
     current: str = ""
-    explains: bool = False  # somebody reads why replacements did not fire
-    rules: list[Any] = field(default_factory=list[Any])  # what became of the user's replacements
+    explains: bool = False  # a reader wants to know why replacements did not fire
+    rules: list[Any] = field(default_factory=list[Any])  # outcomes of the user's replacements
     degradations: Diagnostics = field(default_factory=Diagnostics)
-    # The graph that passes are told about, and what was in it before the first of them.
+    # The graph in the pass log, and its content before the first pass.
     seen: Any = None
-    first: Census = field(default_factory=dict[str, Member])
+    first: GraphSummary = field(default_factory=dict[str, NodeSummary])
 
     def skip(self, node: object, reason: str) -> None:
-        """Say that the current pass left `node` alone, and why."""
+        """Record that the current pass did not change `node`, and why."""
         self.skips.append(Skip(self.current, str(node), reason))
 
     def tally(self, name: str, *, matches: int, effects: int) -> None:
-        """Count for a pass, or for a fusion that is a part of one."""
+        """Count matches and effects of a pass, or of a fusion that is part of one."""
         found = self.tallies.setdefault(name, Tally())
         found.matches += matches
         found.effects += effects
 
     def runs(self, step: Step) -> bool:
-        """Is this step wanted?"""
+        """Return whether this step is enabled."""
         if step.on and not self.switches.get(step.on, True):
             return False
         if step.unless and self.switches.get(step.unless, False):
@@ -112,21 +115,22 @@ class PassContext:
 
 
 class PassFailed(BadPass):
-    """One of our own passes raised, or left a graph that is not valid: the graph is spoilt, and can be made
-    again without that pass and those that it completes.
+    """A built-in pass raised or left an invalid graph.
+
+    The graph is unusable; it can be rebuilt without this pass and the passes that it completes.
     """
 
     def __init__(self, step: Step, error: Exception) -> None:
         super().__init__(
             f"the pass {step.title} failed: {type(error).__name__}: {first_line(error)}",
-            next="switch the pass off, or mend it: a pass must leave a valid graph",
+            next="disable the pass by its name, or report the bug: a pass must leave a valid graph",
         )
         self.title = step.title
         self.titles = (step.title, *(other.__name__ for other in step.completes))
 
 
 def steps(*listed: Step) -> tuple[Step, ...]:
-    """A list of passes, checked at import: whatever a step wants before it is there."""
+    """Check at import that the passes a step requires come before it; return the list."""
     seen: set[Pass] = set()
     for step in listed:
         missing = [other.__name__ for other in step.after if other not in seen]
@@ -162,26 +166,26 @@ def run(listed: Sequence[Step], graph: Any, context: PassContext) -> Any:
 
 
 class PassLog:
-    """What is said at DEBUG about each pass of a list, and about all that the graph went through."""
+    """Log at DEBUG each pass of a list and the overall change of the graph."""
 
     def __init__(self, context: PassContext, graph: Any) -> None:
         self._log = capture_logger if context.switches.get("captures", False) else logger
         self._is_on = self._log.isEnabledFor(logging.DEBUG)
         self._graph = graph
-        self._before = census(graph) if self._is_on else {}
+        self._before = graph_summary(graph) if self._is_on else {}
         if self._is_on and context.seen is not graph:
             context.seen, context.first = graph, self._before
         self._first = context.first
 
     def passed(self, title: str, changed: int, seconds: float) -> None:
-        """One pass is over."""
+        """Log the end of one pass."""
         if not self._is_on:
             return
-        before, self._before = self._before, census(self._graph)
+        before, self._before = self._before, graph_summary(self._graph)
         text = comparison(before, self._before)
         self._log.debug("pass %s: %d changes in %.1f ms, %s", title, changed, seconds * 1e3, text)
 
     def ended(self) -> None:
-        """All are over."""
+        """Log the end of all passes."""
         if self._is_on:
             self._log.debug("all passes so far: %s", comparison(self._first, self._before))

@@ -62,7 +62,7 @@ def shared(x: torch.Tensor, y: torch.Tensor) -> Any:
 
 CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "fired": (lambda x, y: (torch.exp(x + y), torch.exp(y + x)), ""),
-    "no_anchor": (lambda x, y: x + y, "no aten.exp.default in the graph, with which the pattern ends"),
+    "no_anchor": (lambda x, y: x + y, "the graph has no aten.exp.default, with which the pattern ends"),
     "another_op": (
         lambda x, y: torch.exp(x - y),
         "found sub (aten.sub.Tensor), expected aten.add.Tensor; the nearest match has 1 of 2 calls",
@@ -71,7 +71,7 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "shared": (shared, "add is used elsewhere: exp, sin read it, the pattern has 1"),
     "argument": (
         lambda x, y: torch.exp(torch.add(x, y, alpha=3)),
-        "has alpha=3, and the pattern has no alpha",
+        "has alpha=3, but the pattern has no alpha",
     ),
 }
 
@@ -106,7 +106,7 @@ def test_who_has_no_rules_reads_nothing_of_them() -> None:
 def test_explain_reports_failed_check() -> None:
     torchair.register_replacement(add_exp, apart, (T, T), extra_check=lambda match: False)
     (found,) = rules(lambda x, y: (torch.exp(x + y), torch.exp(y + x)), X, Y)
-    assert found.why == "extra_check said no (2 times)"
+    assert found.why == "extra_check returned False (2 times)"
     assert "test_explain.py" in found.source
 
 

@@ -39,7 +39,7 @@ def test_a_changed_file_is_refused(net: nn.Module, tmp_path: Path) -> None:
     exported(net, tmp_path, X)
     path = tmp_path / "net.air"
     path.write_bytes(path.read_bytes()[:-1] + b"!")
-    with pytest.raises(BadGraph, match="is not what was written"):
+    with pytest.raises(BadGraph, match="differs from what was exported"):
         torchair.load_air(path)
     done = subprocess.run(
         ["sha256sum", "-c", "net.air.sha256"], cwd=tmp_path, capture_output=True, check=False
@@ -117,7 +117,7 @@ def test_the_mode_and_other_options(net: nn.Module, tmp_path: Path) -> None:
         exported(net, tmp_path, X, config=config)
     with pytest.raises(NotInThisMode):
         torchair.load_air(tmp_path / "net.air", config=config)
-    with pytest.raises(BadPath, match="there is no file"):
+    with pytest.raises(BadPath, match="no such file"):
         torchair.load_air(tmp_path / "net.air")
 
 
@@ -216,7 +216,7 @@ def test_models_of_one_folder_do_not_disturb_each_other(net: nn.Module, tmp_path
 def test_digests_tell_of_the_graph(tmp_path: Path) -> None:
     torchair.dynamo_export(torch.ones(3), model=nn.ReLU(), export_path=str(tmp_path))
     (tmp_path / "export.air.sha256").write_text("")
-    with pytest.raises(BadGraph, match="does not tell what"):
+    with pytest.raises(BadGraph, match="has no digest of"):
         torchair.load_air(tmp_path / "export.air")
 
 

@@ -142,7 +142,7 @@ def test_names_of_files_lead_nowhere_else(tmp_path: Path) -> None:
     folder.mkdir()
     (tmp_path / "secret").write_bytes(bytes(12))
     for said in ("../secret", "x/../../secret", "/secret", "", "a\0b", "a" * 5000):
-        with pytest.raises(BadPath, match="there is no such file"):
+        with pytest.raises(BadPath, match="does not exist"):
             load(folder, _with_weight(said))
 
 

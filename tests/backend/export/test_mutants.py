@@ -280,7 +280,7 @@ def check(folder: Path, change: Any, seed: int, digests: bool) -> bool:
         with bounded():
             got = outcome(place / "net.air", "eager")
             if digests and made != whole:
-                assert "is not what was written" in str(got)
+                assert "differs from what was exported" in str(got)
             if isinstance(got, AirError):
                 return True
             want = outcome(place / "net.air", "reference")

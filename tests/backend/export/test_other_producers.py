@@ -76,4 +76,4 @@ def test_a_parameter_at_an_address_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOp, match="without a kernel: ConstPlaceHolder") as caught:
         written(make, tmp_path / "other.air", (2, 3))
     assert "ConstPlaceHolder_1" in str(caught.value)
-    assert "address of the process that made the graph" in str(caught.value)
+    assert "address in the process that created the graph" in str(caught.value)

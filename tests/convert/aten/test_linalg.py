@@ -89,7 +89,7 @@ def test_an_assert_of_something_else() -> None:
         graph.feeds["holds"] = ArgumentFeed(0)
         ge.Assert(holds, [ge.Const([1.0, 2.0])])
     interpret(graph, [torch.tensor(True)], torch.device("cpu"))
-    with pytest.raises(RuntimeError, match="Assert of the graph failed"):
+    with pytest.raises(RuntimeError, match="Assert op of the graph failed"):
         interpret(graph, [torch.tensor(False)], torch.device("cpu"))
 
 

@@ -72,12 +72,12 @@ def test_real_tensors_are_refused(declare) -> None:
 
 
 def test_every_element_is_a_support() -> None:
-    with pytest.raises(AssertionError, match="a declared case is a Support"):
+    with pytest.raises(AssertionError, match="every declared case must be a Support"):
         declare_supported([Support(F32(2)), F32(2)])  # type: ignore[list-item]
 
 
 def test_it_stands_above_the_register_decorator() -> None:
-    with pytest.raises(AssertionError, match="stands above register_fx_node_ge_converter"):
+    with pytest.raises(AssertionError, match="must be applied above register_fx_node_ge_converter"):
         declare_supported([Support(F32(2))])(lambda x: x)  # type: ignore[arg-type]
 
 

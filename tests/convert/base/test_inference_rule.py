@@ -93,4 +93,4 @@ def test_inexpressible_inference_rule_warns(tmp_path: Path, caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING, "torchair"):
         found = rules(Larger(), tmp_path, torch.randn(5), dynamic=True)
     assert found == {"RuleNone": None}
-    assert "RuleNone has no rule of its sizes" in caplog.text
+    assert "RuleNone has no rule for its sizes" in caplog.text

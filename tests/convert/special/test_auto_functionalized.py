@@ -313,7 +313,7 @@ def test_a_kernel_knows_no_shared_memory() -> None:
     register = torchair.register_fx_node_ge_converter(ops.read_behind.default)
     register(lambda x, y: ge.custom_op("FunctionalizedTestBehind", x, y)[0])
     try:
-        with pytest.raises(Exception, match="it writes what it reads as 'x'"):
+        with pytest.raises(Exception, match="it also reads what it writes, as 'x'"):
             compile_verified(read_as_written, "max-autotune")(torch.randn(4, 6))
     finally:
         unregister(ops.read_behind.default)

@@ -36,15 +36,15 @@ def test_a_case_is_what_is_written_between_the_brackets_of_support(case: str) ->
     ("row", "said"),
     [
         ({"ops": ["aten.add.Tensors"], "cases": []}, "'Tensors'"),
-        ({"ops": ["aten.add"], "cases": []}, "aten.add is no overload of an op"),
+        ({"ops": ["aten.add"], "cases": []}, "aten.add is not an op overload"),
         ({"ops": ["aten.abs.default"]}, "'cases'"),
-        ({"ops": ["aten.abs.default"], "cases": "F32(2)"}, "'F' is no value"),
+        ({"ops": ["aten.abs.default"], "cases": "F32(2)"}, "'F' is not a value"),
         ({"ops": ["aten.abs.default"], "cases": ["F32(2"]}, "never closed"),
-        ({"ops": ["aten.abs.default"], "cases": ["F33(2)"]}, "'F33.2.' is no value"),
+        ({"ops": ["aten.abs.default"], "cases": ["F33(2)"]}, "'F33.2.' is not a value"),
         ({"ops": ["aten.abs.default"], "cases": ["F32(2, range=3)"]}, "range"),
-        ({"ops": ["aten.abs.default"], "cases": ["torch.randn(2)"]}, "'torch.randn.2.' is no value"),
-        ({"ops": ["aten.abs.default"], "cases": ["dtype=torch.abs"]}, "'torch.abs' is no value"),
-        ({"ops": ["aten.abs.default"], "cases": ["F32(2)) + Support(1"]}, "more than the arguments"),
+        ({"ops": ["aten.abs.default"], "cases": ["torch.randn(2)"]}, "'torch.randn.2.' is not a value"),
+        ({"ops": ["aten.abs.default"], "cases": ["dtype=torch.abs"]}, "'torch.abs' is not a value"),
+        ({"ops": ["aten.abs.default"], "cases": ["F32(2)) + Support(1"]}, "is not the argument list"),
     ],
 )
 def test_what_is_no_row_is_refused_with_its_place_and_text(row: Any, said: str) -> None:

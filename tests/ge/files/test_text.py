@@ -188,7 +188,7 @@ def test_long_constants_are_left_out_on_request() -> None:
     graph = constants(torch.zeros(5000))
     text = to_python(graph)
     assert "ge.Const(..., dtype=0)" in text
-    with pytest.raises(BadGraph, match="left out"):
+    with pytest.raises(BadGraph, match="is missing from this text"):
         from_python(text)
     assert same(graph) is None
 
@@ -244,7 +244,7 @@ def test_feeds_and_results_are_kept() -> None:
 def test_results_that_cannot_be_text_are_left_out() -> None:
     graph = small()
     graph.results = [ConstantResult(object())]
-    assert "# how it is fed and what it returns is left out" in to_python(graph)
+    assert "# feeds and results are omitted" in to_python(graph)
 
 
 @PROPERTY
@@ -256,27 +256,27 @@ def test_any_graph_comes_back(graph: Graph) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("import os; os.system('true')", "'os' is not known"),
-        ("x = (1).__class__", "not known here"),
-        ("x = current_graph().__init__", "not known here"),
-        ("x = ge.attr.torch", "not known here"),
-        ("x = torch.load('x')", "not known here"),
+        ("import os; os.system('true')", "'os' is not defined"),
+        ("x = (1).__class__", "not supported here"),
+        ("x = current_graph().__init__", "not supported here"),
+        ("x = ge.attr.torch", "not supported here"),
+        ("x = torch.load('x')", "not supported here"),
         ("x = [i for i in (1,)]", "only literals"),
         ("x = tensor([1], device='cuda')", "device"),
         ("def f(): pass", "only calls and assignments"),
         ("for i in (1,): pass", "only calls and assignments"),
-        ("x = ge.Acos(y_0)", "'y_0' is not known"),
-        ("x = ge.Acoss(1.0)", "not known here"),
+        ("x = ge.Acos(y_0)", "'y_0' is not defined"),
+        ("x = ge.Acoss(1.0)", "not supported here"),
         ("x = ge.Acos(1.0, axis=3)", "axis"),
         ("x = ge.Acos(*[1])", "only literals"),
         ("x = ge.Acos(**{'x': 1})", "plain keywords"),
         ("x = {**{}}", "plain dictionaries"),
         ("with 3: pass", "sub-graph"),
         ("x, y = 1, 2, 3", "zip"),
-        ("ge.attr = 3", "cannot assign"),
+        ("ge.attr = 3", "unsupported assignment"),
         ("x = -'a'", "negated"),
         ("x = 1 + 1", "complex"),
-        ("x = (", "no Python text"),
+        ("x = (", "not valid Python"),
     ],
 )
 def test_text_that_is_no_graph_is_refused(line: str, says: str) -> None:

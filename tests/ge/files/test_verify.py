@@ -68,15 +68,18 @@ DAMAGE: list[tuple[Any, str]] = [
     # Names.
     (lambda g: setattr(add(g, "a"), "name", "Add"), "two ops called 'Add'"),
     (lambda g: add(g, " "), "blank name"),
-    (lambda g: g.by_name.pop("Add"), "does not know 'Add'"),
-    (lambda g: g.by_name.update(gone=g.ops[0]), "that are gone: gone"),
+    (lambda g: g.by_name.pop("Add"), "has no op 'Add'"),
+    (lambda g: g.by_name.update(gone=g.ops[0]), "that are not in the graph: gone"),
     # Edges.
     (lambda g: setattr(slot(g, "Add", 0), "tensor", foreign()), "'x1' reads y:0, whose op is not in graph_1"),
-    (lambda g: g.by_name["Add"].outputs.__setitem__(0, Tensor(g.by_name["Add"], 0, "y")), "does not make"),
+    (
+        lambda g: g.by_name["Add"].outputs.__setitem__(0, Tensor(g.by_name["Add"], 0, "y")),
+        "which is not an output of",
+    ),
     (lambda g: g.by_name["Add"].after.append(foreign().op), "runs after 'y', which is not in"),
-    (lambda g: wait_for(g, "Add", "MatMul"), "circle"),
-    (lambda g: g.ops.insert(0, g.ops.pop(2)), r"Add \(Add\) reads x, which stands behind it"),
-    (lambda g: g.ops.insert(0, g.ops.pop()), "NetOutput .* which stands behind it"),
+    (lambda g: wait_for(g, "Add", "MatMul"), "cycle"),
+    (lambda g: g.ops.insert(0, g.ops.pop(2)), r"Add \(Add\) reads x, which comes after it"),
+    (lambda g: g.ops.insert(0, g.ops.pop()), "NetOutput .* which comes after it"),
     (lambda g: setattr(g.by_name["Unpack"].outputs[1], "index", 0), "output 1 of Unpack"),
     # Inputs against the prototype.
     (lambda g: g.by_name["Add"].slots.pop(), "Add needs the input 'x2'"),
@@ -84,23 +87,32 @@ DAMAGE: list[tuple[Any, str]] = [
     (lambda g: setattr(slot(g, "Pack", 1), "tensor", None), "Pack needs the input 'x1'"),
     (lambda g: rename_slot(g, "Add", 1, "x3"), "Add has no input 'x3'"),
     (lambda g: rename_slot(g, "Add", 1, "x1"), "has input 'x1' twice"),
-    (lambda g: rename_slot(g, "Pack", 1, "x2"), "input 'x2' stands where 'x1' belongs"),
+    (lambda g: rename_slot(g, "Pack", 1, "x2"), "input 'x2' is where 'x1' belongs"),
     (lambda g: rename_slot(g, "Pack", 1, "x"), "Pack has no input 'x'"),
     # Attributes.
     (lambda g: g.by_name["Add"].attrs.update(axis=attr.Int(1)), "Add has no attribute 'axis'"),
-    (lambda g: g.by_name["MatMul"].attrs.update(transpose_x1=attr.Int(1)), "'transpose_x1' is Bool"),
-    (lambda g: g.by_name["Add"].attrs.update(_readable_value=attr.Int(1)), "'_readable_value' is Str"),
+    (
+        lambda g: g.by_name["MatMul"].attrs.update(transpose_x1=attr.Int(1)),
+        "'transpose_x1' must be of type Bool",
+    ),
+    (
+        lambda g: g.by_name["Add"].attrs.update(_readable_value=attr.Int(1)),
+        "'_readable_value' must be of type Str",
+    ),
     (lambda g: g.by_name["Pack"].attrs.pop("N"), "Pack needs the attribute 'N'"),
     # Outputs.
     (lambda g: rename_output(g, "Add", 0, "z"), "Add has no output 'z'"),
-    (lambda g: rename_output(g, "Unpack", 1, "y3"), "output 'y3' stands where 'y1' belongs"),
-    (lambda g: add(g, "a").outputs.clear(), "Acos makes the output 'y'"),
+    (lambda g: rename_output(g, "Unpack", 1, "y3"), "output 'y3' is where 'y1' belongs"),
+    (lambda g: add(g, "a").outputs.clear(), "the output 'y' of Acos is missing"),
     (lambda g: rename_output(g, "Const", 0, "value"), "Const has no output 'value'"),
     # The graph as a whole.
     (lambda g: g.by_name["x"].attrs.update(index=attr.Int(1)), "not numbered 0 to 0"),
     (lambda g: g.remove([g.by_name["NetOutput"]]), "must have one NetOutput"),
     (lambda g: g.results.append(TensorResult(foreign())), "output 0 of graph_1 is y:0"),
-    (lambda g: g.feeds.update(z=ArgumentFeed(0)), r"without a feed: \['x'\]; fed but not there: \['z'\]"),
+    (
+        lambda g: g.feeds.update(z=ArgumentFeed(0)),
+        r"without a feed: \['x'\]; feeds without an input: \['z'\]",
+    ),
     (lambda g: g.by_name["Add"].subgraphs.append("f"), "names the sub-graph 'f'"),
 ]
 

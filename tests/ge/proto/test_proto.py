@@ -236,7 +236,7 @@ def test_an_attribute_that_does_not_fit_is_named(graph: Graph) -> None:
 def test_the_limit_of_one_file(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     assert LIMIT == 2**31 - 1
     monkeypatch.setattr("torchair.ge.proto.write.LIMIT", 10)
-    with pytest.raises(NotPossible, match="files of their own"):
+    with pytest.raises(NotPossible, match="separate files"):
         to_bytes(graph)
 
 
@@ -246,14 +246,14 @@ def test_the_limit_of_one_file(graph: Graph, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda m: m.ClearField("graph"), "without a graph"),
+        (lambda m: m.ClearField("graph"), "the model has no graph"),
         (lambda m: op(m.graph[0], "Cast").input.__setitem__(1, "Ad:0"), "'Ad:0'"),
         (lambda m: op(m.graph[0], "Cast").input.__setitem__(1, "Add"), "'Add'"),
         (lambda m: op(m.graph[0], "Cast").input.append("Add:0"), "2 input edges and 1"),
         (lambda m: setattr(op(m.graph[0], "Add"), "name", "Cast"), "two ops called 'Cast'"),
         (lambda m: op(m.graph[0], "Cast").input.__setitem__(1, "Add:7"), "has 1 outputs"),
-        (lambda m: op(m.graph[0], "Add").input.append("Cast:-1"), "in a circle"),
-        (lambda m: [m.graph.add(name="part") for _ in range(2)], "one name"),
+        (lambda m: op(m.graph[0], "Add").input.append("Cast:-1"), "has a dependency cycle"),
+        (lambda m: [m.graph.add(name="part") for _ in range(2)], "have the same name"),
     ],
 )
 def test_from_model_refuses_damaged_message(graph: Graph, change: Any, says: str) -> None:
@@ -264,7 +264,7 @@ def test_from_model_refuses_damaged_message(graph: Graph, change: Any, says: str
 
 
 def test_bytes_that_are_no_model() -> None:
-    with pytest.raises(BadGraph, match="no ModelDef"):
+    with pytest.raises(BadGraph, match="cannot be parsed as a ModelDef"):
         from_model(b"\x3a\xff")
 
 
@@ -449,13 +449,25 @@ def test_a_plain_file_has_a_number_as_stored_and_as_displayed() -> None:
 @pytest.mark.parametrize(
     ("name", "facts", "message"),
     [
-        ("_torchair_feeds", {"x": ["other", [0]]}, "is fed by 'other' of \\[0\\]"),
-        ("_torchair_feeds", {"x": ["value", [0, 1]]}, "is fed by 'value' of \\[0, 1\\]"),
-        ("_torchair_results", [{"kind": "other", "tensor": "x:0"}], "returns something of no known kind"),
-        ("_torchair_results", [{"kind": "alias", "tensor": "x:0"}], "returns something of no known kind"),
-        ("_torchair_results", [{"kind": "number"}], "returns something of no known kind"),
-        ("_torchair_exact", {"x": 0.9}, "has a number for 'x', which is no FLOAT constant"),
-        ("_torchair_exact", {"nobody": 0.9}, "has a number for 'nobody', which is no FLOAT constant"),
+        (
+            "_torchair_feeds",
+            {"x": ["other", [0]]},
+            "input feed 'other' of .* has invalid argument numbers \\[0\\]",
+        ),
+        (
+            "_torchair_feeds",
+            {"x": ["value", [0, 1]]},
+            "input feed 'value' of .* has invalid argument numbers \\[0, 1\\]",
+        ),
+        ("_torchair_results", [{"kind": "other", "tensor": "x:0"}], "has a result of an unknown kind"),
+        ("_torchair_results", [{"kind": "alias", "tensor": "x:0"}], "has a result of an unknown kind"),
+        ("_torchair_results", [{"kind": "number"}], "has a result of an unknown kind"),
+        ("_torchair_exact", {"x": 0.9}, "has an exact number for 'x', which is not a FLOAT constant"),
+        (
+            "_torchair_exact",
+            {"nobody": 0.9},
+            "has an exact number for 'nobody', which is not a FLOAT constant",
+        ),
     ],
 )
 def test_facts_of_no_known_kind(graph: Graph, name: str, facts: Any, message: str) -> None:

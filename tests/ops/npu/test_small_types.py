@@ -540,7 +540,7 @@ FAMILIES = (
     "dense.test_quant",
     "moe.test_routing",
 )
-UNDECLARED = {"quant_hifloat8": "QuantBatchMatmulV4 takes no HIFLOAT8 as x1"}
+UNDECLARED = {"quant_hifloat8": "QuantBatchMatmulV4 does not accept HIFLOAT8 as x1"}
 """Samples whose IR op declares no type that holds the values."""
 
 

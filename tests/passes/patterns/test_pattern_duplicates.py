@@ -43,7 +43,7 @@ def test_a_constant_is_no_wildcard(skip_duplicates: bool) -> None:
 
 def test_a_wildcard_is_the_same_with_any_example() -> None:
     register(shifted, lambda x, n: torch.relu(n + x), [T, 0.5])
-    with pytest.raises(BadPass, match="registered already, by shifted"):
+    with pytest.raises(BadPass, match="already registered by shifted"):
         register(lambda n, x: torch.relu(x + n), lambda n, x: torch.relu(n + x), [0.25, T])
     register(lambda x, y: torch.relu(x + y), lambda x, y: torch.relu(y + x), [T, T])
     assert len(registry.OF_TORCHAIR.of_users) == 2
@@ -52,7 +52,7 @@ def test_a_wildcard_is_the_same_with_any_example() -> None:
 def test_a_traced_pattern_and_one_that_is_given() -> None:
     register(lambda a, b: torch.relu(a + b), lambda a, b: torch.relu(b + a), (T, T))
     pattern = added(aten.add.Tensor, KeywordArg("p"), KeywordArg("q"))
-    with pytest.raises(BadPass, match="registered already"):
+    with pytest.raises(BadPass, match="already registered"):
         register(lambda p, q: None, lambda p, q: torch.relu(q + p), (T, T), search_fn_pattern=pattern)
     register(
         lambda p, q: None,
@@ -60,7 +60,7 @@ def test_a_traced_pattern_and_one_that_is_given() -> None:
         (T, 0.5),
         search_fn_pattern=added(aten.add.Tensor, KeywordArg("p"), KeywordArg("q")),
     )
-    with pytest.raises(BadPass, match="registered already"):
+    with pytest.raises(BadPass, match="already registered"):
         register(shifted, lambda x, n: torch.relu(n + x), [T, 0.25])
     assert len(registry.OF_TORCHAIR.of_users) == 2
 

@@ -161,7 +161,7 @@ def test_host_wait_inside_graph_is_reported() -> None:
         return y * 2
 
     run, x = compile_fn(fn, mode="npugraph_ex", fullgraph=True, reset=True), torch.randn(4, 4).npu()
-    with pytest.warns(DegradedWarning, match="synchronize_stream has no effect inside of a graph"):
+    with pytest.warns(DegradedWarning, match="synchronize_stream has no effect inside a graph"):
         torch.testing.assert_close(run(x), (x + 1) * 2)
 
 

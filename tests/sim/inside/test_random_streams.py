@@ -188,8 +188,8 @@ def test_a_race_names_both_ops_their_streams_and_lines() -> None:
     (text,) = [str(each.message) for each in told if "race" in str(each.message)]
     first = "tanh (aten.tanh.default) on stream 'a' at <program"
     second = "sin (aten.sin.default) on stream of the graph at <program"
-    assert all(part in text for part in (first, second, "sin reads tanh while it may still be made"))
-    assert "record an event behind tanh and let stream of the graph wait for it before sin" in text
+    assert all(part in text for part in (first, second, "sin may read tanh before it is computed"))
+    assert "record an event after tanh and let stream of the graph wait for it before sin" in text
 
 
 def test_a_read_of_an_input_that_another_stream_has_written() -> None:

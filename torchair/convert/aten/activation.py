@@ -22,31 +22,31 @@ map_one_to_one({aten.sigmoid.default: ge.Sigmoid}, promoted=True)
 
 @converter(aten.silu_backward.default)
 def silu_backward(grad_output, self):
-    """The gradient of silu."""
+    """Return the gradient of silu."""
     return ge.SwishGrad(grad_output, self, ge.Swish(self))
 
 
 @converter(aten.sigmoid_backward.default)
 def sigmoid_backward(grad_output, output):
-    """The gradient of sigmoid from its result."""
+    """Return the gradient of sigmoid from its result."""
     return ge.SigmoidGrad(output, grad_output)
 
 
 @converter(aten.tanh_backward.default)
 def tanh_backward(grad_output, output):
-    """The gradient of tanh from its result."""
+    """Return the gradient of tanh from its result."""
     return ge.TanhGrad(output, grad_output)
 
 
 @converter(aten.gelu.default)
 def gelu(self, *, approximate="none"):
-    """x * Phi(x); `approximate` chooses the form."""
+    """Return x * Phi(x); `approximate` chooses the form."""
     return ge.GeluV2(self, approximate=approximate)
 
 
 @converter(aten.gelu_backward.default)
 def gelu_backward(grad_output, self, *, approximate="none"):
-    """The gradient of gelu."""
+    """Return the gradient of gelu."""
     return ge.GeluGradV2(grad_output, self, approximate=approximate)
 
 
@@ -58,7 +58,7 @@ def elu(self, alpha=1, scale=1, input_scale=1):
 
 @converter(aten.elu_backward.default)
 def elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_result):
-    """The gradient of elu, from its input or its result."""
+    """Return the gradient of elu, from its input or its result."""
     return ge.EluGradV2(
         grad_output,
         self_or_result,
@@ -77,19 +77,19 @@ def celu(self, alpha=1.0):
 
 @converter(aten.leaky_relu.default)
 def leaky_relu(self, negative_slope=0.01):
-    """x, or negative_slope * x below zero."""
+    """Return x, or negative_slope * x below zero."""
     return ge.LeakyRelu(self, negative_slope=float(negative_slope))
 
 
 @converter(aten.leaky_relu_backward.default)
 def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
-    """The gradient of leaky_relu; input and result have the same sign while the slope is not negative."""
+    """Return the gradient of leaky_relu; input and result have the same sign unless the slope is negative."""
     return ge.LeakyReluGrad(grad_output, self, negative_slope=float(negative_slope))
 
 
 @converter(aten._prelu_kernel.default)
 def prelu_kernel(self, weight):
-    """x, or weight * x below zero; ATen has shaped `weight` for broadcasting already."""
+    """Return x, or weight * x below zero; ATen has already shaped `weight` for broadcasting."""
     shape = static_sizes(weight)
     if (
         shape is None
@@ -102,32 +102,34 @@ def prelu_kernel(self, weight):
 
 @converter(aten.prelu.default)
 def prelu(self, weight):
-    """x, or weight * x below zero; one weight, or one per channel."""
+    """Return x, or weight * x below zero; there is one weight, or one per channel."""
     return ge.PRelu(self, ge.Reshape(weight, [-1]))
 
 
 @converter(aten._prelu_kernel_backward.default)
 def prelu_kernel_backward(grad_output, self, weight):
-    """Gradients of input and weight; ATen wants the latter of each element, so each has a weight."""
+    """Return the gradients of input and weight; ATen returns the latter per element, so each gets a
+    weight.
+    """
     weight = ge.BroadcastTo(weight, shape_of(self))
     return ge.PReluGrad(grad_output, self, weight)
 
 
 @converter(aten.glu.default)
 def glu(self, dim=-1):
-    """The first half times the sigmoid of the second."""
+    """Return the first half times the sigmoid of the second."""
     return ge.GLU(self, dim=dim)
 
 
 @converter(aten.glu_backward.default)
 def glu_backward(grad_output, self, dim):
-    """The gradient of glu."""
+    """Return the gradient of glu."""
     return ge.GLUGrad(grad_output, self, dim=dim)
 
 
 @converter(aten.log_sigmoid_forward.default)
 def log_sigmoid_forward(self, *, meta_outputs):
-    """log(sigmoid(x)), and a buffer for the gradient that only CPUs fill."""
+    """Return log(sigmoid(x)), and a buffer for the gradient that only CPUs fill."""
     _, buffer = meta_outputs
     saved = ge.Exp(ge.Neg(ge.Abs(self))) if buffer.rank == self.rank else ge.Fill([0], like(0.0, self))
     return ge.LogSigmoid(self), saved
@@ -135,19 +137,19 @@ def log_sigmoid_forward(self, *, meta_outputs):
 
 @converter(aten.log_sigmoid_backward.default)
 def log_sigmoid_backward(grad_output, self, buffer):
-    """The gradient of log_sigmoid."""
+    """Return the gradient of log_sigmoid."""
     return ge.LogSigmoidGrad(grad_output, self)
 
 
 @converter(aten.threshold.default)
 def threshold(self, threshold, value):
-    """x where it is above the threshold, else `value`."""
+    """Return x where it is above the threshold, else `value`."""
     return ge.ThresholdV2(self, like(threshold, self), like(value, self))
 
 
 @converter(aten.threshold_backward.default)
 def threshold_backward(grad_output, self, threshold):
-    """The gradient where the input was above the threshold."""
+    """Return the gradient where the input was above the threshold."""
     if threshold == 0:
         return ge.ReluGrad(grad_output, self)
     return ge.ThresholdGradV2D(grad_output, self, threshold=float(threshold))
@@ -155,13 +157,13 @@ def threshold_backward(grad_output, self, threshold):
 
 @converter(aten.hardtanh.default)
 def hardtanh(self, min_val=-1, max_val=1):
-    """Held between two bounds."""
+    """Clamp between two bounds."""
     return ge.ClipByValueV2(self, like(min_val, self), like(max_val, self))
 
 
 @converter(aten.hardtanh_backward.default)
 def hardtanh_backward(grad_output, self, min_val, max_val):
-    """The gradient where the value was strictly between the bounds."""
+    """Return the gradient where the value was strictly between the bounds."""
     return ge.HardtanhGrad(self, grad_output, min_val=float(min_val), max_val=float(max_val))
 
 
@@ -173,12 +175,12 @@ def softplus(self, beta=1, threshold=20):
 
 @converter(aten.softplus_backward.default)
 def softplus_backward(grad_output, self, beta, threshold):
-    """The gradient of softplus."""
+    """Return the gradient of softplus."""
     return ge.SoftplusV2Grad(grad_output, self, beta=float(beta), threshold=float(threshold))
 
 
 def _shrink(op):
-    """Shrinking with one number."""
+    """Create a converter for shrinking by one number."""
 
     def run(*tensors_and_lambd, lambd=0.5):
         *tensors, number = (

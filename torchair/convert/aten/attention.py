@@ -1,8 +1,8 @@
 """ATen's fused attention: GE's attention ops on [batch, heads, sequence, dim].
 
-The statistics that training needs travel as log-sum-exp: `P = exp(score - lse)`, so GE's gradient gets
-`softmax_max = lse` and `softmax_sum = 1`. ATen's CUDA forms return statistics and random states in a form of
-their own; these are converted only where nobody reads them.
+Training saves its statistics as log-sum-exp: `P = exp(score - lse)`, so GE's gradient gets `softmax_max =
+lse` and `softmax_sum = 1`. ATen's CUDA variants return statistics and random states in their own form; they
+are converted only if these results are not read.
 """
 
 from __future__ import annotations
@@ -19,27 +19,29 @@ from torchair.ge.host import Host, is_symbol
 
 aten = torch.ops.aten
 
-# Modes of the mask: none or the whole one given; causal from the top left.
+# Modes of the mask: none or the whole given mask; causal from the top left.
 _GIVEN, _CAUSAL = 1, 2
-# GE wants this upper triangle beside the causal mode, whatever the sequence length.
+# GE requires this upper triangle in causal mode, whatever the sequence length.
 _TRIANGLE = 2048
 _HALVES = (torch.float16, torch.bfloat16)
 
 
 def why_not(query, key, value, dropout_p, scale):
-    """What GE's attention ops cannot say."""
+    """Return what GE's attention ops do not support, or None."""
     if isinstance(dropout_p, Tensor) or dropout_p != 0:
-        return "it drops out"
+        return "it uses dropout"
     if isinstance(scale, Tensor):
-        return "its scale is a symbol"
+        return "its scale is symbolic"
     if any(x.rank != 4 for x in (query, key, value)):
         return "its operands are not [batch, heads, sequence, dim]"
     return None
 
 
 def has_op(query, key, wants_lse=False):
-    """GE's attention ops have the number of heads and the scale as attributes, and no doubles; those that
-    return a log-sum-exp take halves only.
+    """Return whether GE has an attention op for these operands.
+
+    GE's ops have the number of heads and the scale as attributes, and no doubles; those that return a
+    log-sum-exp accept only half precision.
     """
     numbers = [size for x in (query, key) for size in (sizes(x)[1], sizes(x)[3])]
     taken = _HALVES if wants_lse else (*_HALVES, torch.float32)
@@ -47,60 +49,60 @@ def has_op(query, key, wants_lse=False):
 
 
 def scores(query, key, attn_mask, is_causal, scale):
-    """scale * q @ k.T + mask in float32 at least, and the scale; hidden places are -inf."""
+    """Return scale * q @ k.T + mask in at least float32, and the scale; hidden positions are -inf."""
     if not same_size(sizes(query)[1], sizes(key)[1]):
-        raise NotImplementedError("heads that share keys, and their number is a symbol")
+        raise NotImplementedError("heads share keys, and their number is symbolic")
     query, key = wide(query), wide(key)
     dim = size_of(query, 3)
     scale = dim**-0.5 if scale is None and isinstance(dim, int) else scale
     if scale is None:
         scale = ge.Div(like(1.0, query), ge.Sqrt(cast(dim, query.dtype)))
     scale = like(scale, query)
-    made = ge.Mul(ge.BatchMatMul(query, key, adj_x2=True), scale)
+    result = ge.Mul(ge.BatchMatMul(query, key, adj_x2=True), scale)
     hidden = like(-torch.inf, query)
     if is_causal:
         rows, columns = along(counted(size_of(query, 2)), 0, 2), along(counted(size_of(key, 2)), 1, 2)
-        made = ge.SelectV2(ge.LessEqual(columns, rows), made, hidden)
+        result = ge.SelectV2(ge.LessEqual(columns, rows), result, hidden)
     if attn_mask is None:
-        return made, scale
+        return result, scale
     if attn_mask.dtype == ge.DataType.DT_BOOL:
-        return ge.SelectV2(attn_mask, made, hidden), scale
-    return ge.Add(made, cast(attn_mask, made.dtype)), scale
+        return ge.SelectV2(attn_mask, result, hidden), scale
+    return ge.Add(result, cast(attn_mask, result.dtype)), scale
 
 
 def wide(x):
-    """Halves in float32."""
+    """Cast half precision to float32."""
     return cast(x, FLOAT) if dtypes.to_torch(x.dtype) in _HALVES else x
 
 
 def written_out(query, key, value, attn_mask, is_causal, scale):
-    """(result, log-sum-exp) in plain IR ops, for what GE's attention ops cannot say."""
-    made, _ = scores(query, key, attn_mask, is_causal, scale)
-    lse = ge.ReduceLogSumExp(made, [3], keep_dims=True)
+    """Return (result, log-sum-exp) in plain IR ops, for calls that GE's attention ops do not support."""
+    result, _ = scores(query, key, attn_mask, is_causal, scale)
+    lse = ge.ReduceLogSumExp(result, [3], keep_dims=True)
     is_hidden = ge.Equal(lse, like(-torch.inf, lse))
-    shares = ge.SelectV2(is_hidden, like(0.0, made), ge.SoftmaxV2(made, axes=[3]))
+    shares = ge.SelectV2(is_hidden, like(0.0, result), ge.SoftmaxV2(result, axes=[3]))
     out = cast(ge.BatchMatMul(shares, cast(value, shares.dtype)), query.dtype)
     return out, ge.Squeeze(lse, axis=[3])
 
 
 def written_out_gradient(grad, query, key, value, out, lse, attn_mask, is_causal, scale):
-    """The gradients of q, k and v in plain IR ops."""
-    made, scale = scores(query, key, attn_mask, is_causal, scale)
-    lse = ge.Unsqueeze(cast(lse, made.dtype), axes=[3])
+    """Return the gradients of q, k and v in plain IR ops."""
+    result, scale = scores(query, key, attn_mask, is_causal, scale)
+    lse = ge.Unsqueeze(cast(lse, result.dtype), axes=[3])
     is_hidden = ge.Equal(lse, like(-torch.inf, lse))
-    shares = ge.SelectV2(is_hidden, like(0.0, made), ge.Exp(ge.Sub(made, lse)))
-    grad_wide, out_wide, value_wide = (cast(x, made.dtype) for x in (grad, out, value))
+    shares = ge.SelectV2(is_hidden, like(0.0, result), ge.Exp(ge.Sub(result, lse)))
+    grad_wide, out_wide, value_wide = (cast(x, result.dtype) for x in (grad, out, value))
     back = ge.BatchMatMul(grad_wide, value_wide, adj_x2=True)
     own = ge.ReduceSum(ge.Mul(grad_wide, out_wide), [3], keep_dims=True)
     inner = ge.Mul(ge.Mul(shares, ge.Sub(back, own)), scale)
-    dq = ge.BatchMatMul(inner, cast(key, made.dtype))
-    dk = ge.BatchMatMul(inner, cast(query, made.dtype), adj_x1=True)
+    dq = ge.BatchMatMul(inner, cast(key, result.dtype))
+    dk = ge.BatchMatMul(inner, cast(query, result.dtype), adj_x1=True)
     dv = ge.BatchMatMul(shares, grad_wide, adj_x1=True)
     return [cast(x, query.dtype) for x in (dq, dk, dv)]
 
 
 def condition_of(mask):
-    """The condition of a mask that is 0 where it holds and -inf elsewhere; None for any other mask."""
+    """Return the condition of a mask that is 0 where it holds and -inf elsewhere; None for any other mask."""
     while mask.op.type in ("BroadcastTo", "Identity"):
         mask = mask.op.inputs[0]
     if mask.op.type != "SelectV2":
@@ -111,28 +113,30 @@ def condition_of(mask):
 
 
 def four_dims(x):
-    """A mask with its leading dims written out."""
+    """Return a mask with all four dims."""
     return x if x.rank == 4 else ge.Unsqueeze(x, axes=list(range(4 - x.rank)))
 
 
 def masks(query, key, attn_mask, is_causal):
-    """(pse_shift, atten_mask, sparse_mode): an additive mask, or a boolean one, true at hidden places."""
+    """Return (pse_shift, atten_mask, sparse_mode): an additive mask, or a boolean one, true at hidden
+    positions.
+    """
     if attn_mask is None:
         triangle = ge.Triu(ge.Fill([_TRIANGLE, _TRIANGLE], ge.Const(True)), diagonal=1) if is_causal else None
         return None, triangle, _CAUSAL if is_causal else 0
     if is_causal:
-        raise NotImplementedError("a mask beside is_causal")
+        raise NotImplementedError("it has both a mask and is_causal")
     condition = attn_mask if attn_mask.dtype == ge.DataType.DT_BOOL else condition_of(attn_mask)
     last = [size_of(query, 2), size_of(key, 2)]
     if condition is not None and (condition.rank < 3 or sizes(condition)[-3] == 1):
         return None, spread(ge.LogicalNot(four_dims(condition)), [-1, 1, *last]), _GIVEN
     if attn_mask.dtype == ge.DataType.DT_BOOL:
-        raise NotImplementedError("a boolean mask per head")
+        raise NotImplementedError("it has a boolean mask per head")
     return spread(cast(four_dims(attn_mask), query.dtype), [-1, sizes(query)[1], *last]), None, 0
 
 
 def spread(mask, wanted):
-    """GE wants whole masks: dims of size 1 repeated, -1 keeps a dim."""
+    """Expand a mask to the full sizes that GE requires; -1 keeps a dim."""
     have = sizes(mask)
     small = [
         dim
@@ -147,7 +151,7 @@ def spread(mask, wanted):
 
 
 def attention(query, key, value, attn_mask, dropout_p, is_causal, scale, wants_lse):
-    """(result, log-sum-exp or None)."""
+    """Return (result, log-sum-exp or None)."""
     reason = why_not(query, key, value, dropout_p, scale)
     if reason is not None:
         raise NotImplementedError(reason)
@@ -174,7 +178,7 @@ def attention(query, key, value, attn_mask, dropout_p, is_causal, scale, wants_l
 
 @converter(aten._scaled_dot_product_flash_attention_for_cpu.default)
 def attention_for_cpu(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None, used):
-    """softmax(scale * q @ k.T + mask) @ v, and the log-sum-exp of its rows."""
+    """Return softmax(scale * q @ k.T + mask) @ v, and the log-sum-exp of its rows."""
     return attention(query, key, value, attn_mask, dropout_p, is_causal, scale, used[1])
 
 
@@ -182,7 +186,7 @@ def attention_for_cpu(query, key, value, dropout_p=0.0, is_causal=False, *, attn
 def attention_for_cpu_backward(
     grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None
 ):
-    """The gradients of q, k and v."""
+    """Return the gradients of q, k and v."""
     reason = why_not(query, key, value, dropout_p, scale)
     if reason is not None:
         raise NotImplementedError(reason)
@@ -201,7 +205,7 @@ def attention_for_cpu_backward(
 
 
 def result_only(query, key, value, attn_bias, dropout_p, is_causal, scale, used):
-    """The result alone; the other results of a CUDA kernel have no GE form."""
+    """Return the result alone; the other results of a CUDA kernel have no GE form."""
     if any(used[1:]):
         raise NotImplementedError("its statistics or random states are read")
     out, _ = attention(query, key, value, attn_bias, dropout_p, is_causal, scale, wants_lse=False)
@@ -212,7 +216,7 @@ def result_only(query, key, value, attn_bias, dropout_p, is_causal, scale, used)
 def flash_attention(
     query, key, value, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None, used
 ):
-    """As for the CPU, without a mask."""
+    """Convert as for the CPU, without a mask."""
     return result_only(query, key, value, None, dropout_p, is_causal, scale, used)
 
 
@@ -220,7 +224,7 @@ def flash_attention(
 def efficient_attention(
     query, key, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, *, scale=None, used
 ):
-    """As for the CPU."""
+    """Convert as for the CPU."""
     return result_only(query, key, value, attn_bias, dropout_p, is_causal, scale, used)
 
 
@@ -229,7 +233,7 @@ def cudnn_attention(
     query, key, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, return_debug_mask=False,
     *, scale=None, used,
 ):  # fmt: skip
-    """As for the CPU."""
+    """Convert as for the CPU."""
     return result_only(query, key, value, attn_bias, dropout_p, is_causal, scale, used)
 
 
@@ -246,5 +250,5 @@ def overrideable_attention(
     scale=None,
     used,
 ):
-    """As for the CPU."""
+    """Convert as for the CPU."""
     return result_only(query, key, value, attn_bias, dropout_p, is_causal, scale, used)

@@ -1,4 +1,4 @@
-"""Elementwise questions and choices of ATen: comparisons, logic, bits, selection."""
+"""ATen's elementwise comparisons, logic, bits and selection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 def _comparison(op, on_bool=None):
-    """Both sides in the dtype ATen compares them in. The IR does not order bools: they go as numbers."""
+    """Compare both sides in ATen's comparison dtype. The IR does not order bools: they become numbers."""
 
     def run(self, other):
         dtype = result_type(self, other)
@@ -44,7 +44,7 @@ for _targets, _row in {
 
 
 def _logical(op):
-    """Truth values of any dtype."""
+    """Create a converter for logic on truth values of any dtype."""
 
     def run(*operands):
         return op(*promote(*operands, to=BOOL))
@@ -62,7 +62,7 @@ for _target, _op in {
 
 
 def _bitwise(op, on_bool):
-    """Bits of integers; logic on bools."""
+    """Create a converter for bits of integers and logic on bools."""
 
     def run(*operands, meta_outputs):
         chosen = on_bool if meta_outputs.torch_dtype is torch.bool else op
@@ -88,7 +88,9 @@ map_one_to_one({
 
 
 def _of_floats(op, of_integers):
-    """A question about floats; integers are always finite numbers. A complex number answers for its parts."""
+    """Create a converter for a float predicate; integers are always finite, complex numbers use their
+    parts.
+    """
 
     def run(self, *, meta_outputs):
         dtype = torch_dtype(self)
@@ -123,7 +125,7 @@ _BITS = {
 
 @converter(aten.signbit.default)
 def signbit(self):
-    """Is the sign bit set? Also true for -0.0 and NaNs with it."""
+    """Return whether the sign bit is set. Also true for -0.0 and NaNs with it."""
     dtype = torch_dtype(self)
     if dtype is torch.bool:
         return ge.NotEqual(self, self)
@@ -133,7 +135,7 @@ def signbit(self):
 
 @converter(aten.copysign.Tensor, aten.copysign.Scalar)
 def copysign(self, other, *, meta_outputs):
-    """The magnitude of one, the sign of the other."""
+    """Return the magnitude of one, the sign of the other."""
     size, sign = promote(self, other, to=meta_outputs.dtype)
     size = ge.Abs(size)
     return ge.SelectV2(signbit(sign), ge.Neg(size), size)
@@ -141,18 +143,18 @@ def copysign(self, other, *, meta_outputs):
 
 @converter(aten.fmax.default)
 def fmax(self, other, *, meta_outputs):
-    """The larger one; a number beats NaN."""
+    """Return the larger value; a number wins over NaN."""
     return _numbers_first(ge.Maximum, ge.LogicalOr, ge.GreaterEqual, self, other, meta_outputs)
 
 
 @converter(aten.fmin.default)
 def fmin(self, other, *, meta_outputs):
-    """The smaller one; a number beats NaN."""
+    """Return the smaller value; a number wins over NaN."""
     return _numbers_first(ge.Minimum, ge.LogicalAnd, ge.LessEqual, self, other, meta_outputs)
 
 
 def _numbers_first(op, on_bool, wins, self, other, meta):
-    """Of equal numbers the first one: of 0.0 and -0.0 that shows."""
+    """Return the first of equal numbers, which matters for 0.0 and -0.0."""
     a, b = promote(self, other, to=meta.dtype)
     if meta.torch_dtype is torch.bool:
         return on_bool(a, b)
@@ -163,7 +165,7 @@ def _numbers_first(op, on_bool, wins, self, other, meta):
 
 @converter(aten.heaviside.default)
 def heaviside(self, values, *, meta_outputs):
-    """0 below zero, 1 above, `values` at zero; 0 for NaN."""
+    """Return 0 below zero, 1 above, `values` at zero; 0 for NaN."""
     zero = like(0, self)
     if torch_dtype(self) is torch.bool:
         return ge.LogicalOr(self, values)
@@ -173,13 +175,15 @@ def heaviside(self, values, *, meta_outputs):
 
 @converter(aten.where.self)
 def where(condition, self, other, *, meta_outputs):
-    """One or the other."""
+    """Select one value or the other."""
     return ge.SelectV2(cast(condition, BOOL), *promote(self, other, to=meta_outputs.dtype))
 
 
 @converter(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(self, mask, value, *, meta_outputs):
-    """`value` where the mask is set. A larger mask makes a larger result, which MaskedFill cannot."""
+    """Return `value` where the mask is set. A larger mask makes a larger result, which MaskedFill does not
+    support.
+    """
     x, value = promote(self, value, to=meta_outputs.dtype)
     if len(sizes(self)) == meta_outputs.rank and all(map(same_size, sizes(self), meta_outputs.symsize)):
         return ge.MaskedFill(x, mask, value)

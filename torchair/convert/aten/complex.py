@@ -1,5 +1,6 @@
-"""Complex numbers that need a word of their own: lazy views, copies, polar form. The parts, products and
-functions of complex numbers are rows of `pointwise`.
+"""Special cases of complex numbers: lazy views, copies, polar form.
+
+Converters for parts, products and functions of complex numbers are in `pointwise`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from torchair.convert.base.registry import converter, map_one_to_one
 
 aten = torch.ops.aten
 
-# A copy of a view: in the IR every result is a value of its own.
+# A copy of a view: in the IR every result is a separate value.
 converter(aten._conj_copy.default)(conj)
 converter(aten.view_as_real_copy.default)(view_as_real)
 converter(aten.view_as_complex_copy.default)(view_as_complex)
-# The lazily negated imaginary part of a conjugate is negated at once.
+# The lazily negated imaginary part of a conjugate is negated immediately.
 map_one_to_one({aten._neg_view.default: ge.Neg, aten._neg_view_copy.default: ge.Neg})
 
 

@@ -1,5 +1,6 @@
-"""Ops that torch itself does not take apart, written as the calls they are made of. Each row is a definition
-in torch; its parts are converted in its place.
+"""Decompose ops that torch itself does not decompose.
+
+Each entry is a definition in torch; its parts are converted in its place.
 """
 
 from __future__ import annotations
@@ -13,50 +14,50 @@ from torchair.core.torch_private.operators.schemas import find_overload
 
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
-_MEAN = 1  # of a loss: what `reduction` is then
+_MEAN = 1  # of a loss: the value of `reduction` for the mean
 
 
 # Products of narrow types
 
 
 def wide_product(x, y, out_dtype):
-    """A product that is kept in a wider type than its operands have."""
+    """Multiply with a result type that is wider than that of the operands."""
     return x.to(out_dtype) @ y.to(out_dtype)
 
 
 def int8_weight_product(x, weight, scales):
-    """x @ weight.T with weights of 8 bits and a scale per row."""
+    """Return x @ weight.T with 8-bit weights and a scale per row."""
     return (x @ weight.to(x.dtype).t()) * scales
 
 
-# Quantisation as training sees it
+# Fake quantization for training
 
 
 def _quantised(x, scale, zero_point, quant_min, quant_max):
     at = (x * (1.0 / scale)).round() + zero_point
     inside = (at >= quant_min) & (at <= quant_max)
-    at = torch.where(at != at, quant_min, at)  # a NaN is the least number
+    at = torch.where(at != at, quant_min, at)  # a NaN becomes the least number
     return ((at.clamp(quant_min, quant_max) - zero_point) * scale).to(x.dtype), inside
 
 
 def fake_quantize_channels(x, scale, zero_point, axis, quant_min, quant_max):
-    """Each slice along the axis with its own scale."""
+    """Quantize each slice along the axis with its own scale."""
     sizes = [-1 if dim == axis % x.dim() else 1 for dim in range(x.dim())]
     return _quantised(x, scale.reshape(sizes), zero_point.reshape(sizes), quant_min, quant_max)
 
 
 def fake_quantize_if(x, scale, zero_point, enabled, quant_min, quant_max):
-    """Scale, zero point and whether it is done at all are data."""
-    made, inside = _quantised(x, scale, zero_point, quant_min, quant_max)
+    """Quantize with scale, zero point and an enable flag that are data."""
+    result, inside = _quantised(x, scale, zero_point, quant_min, quant_max)
     is_on = enabled.reshape(()) == 1
-    return torch.where(is_on, made, x), torch.where(is_on, inside, torch.ones_like(inside))
+    return torch.where(is_on, result, x), torch.where(is_on, inside, torch.ones_like(inside))
 
 
-# Softmax that leaves some out
+# Masked softmax
 
 
 def masked_softmax(x, mask, dim=None, mask_type=None):
-    """Places where the mask is true get no weight."""
+    """Compute softmax with weight 0 where the mask is true."""
     if mask_type == 0:
         mask = mask.expand(x.shape)
     elif mask_type == 1:
@@ -65,17 +66,17 @@ def masked_softmax(x, mask, dim=None, mask_type=None):
 
 
 def masked_softmax_backward(grad, output, mask, dim=None):
-    """Its gradient."""
+    """Return the gradient of masked softmax."""
     dim = output.dim() - 1 if dim is None else dim
-    grad, kept = grad.masked_fill(mask, 0.0), output.masked_fill(mask, 0.0)
-    return (kept * (grad - (grad * kept).sum(dim, keepdim=True))).masked_fill(mask, 0.0)
+    grad, weights = grad.masked_fill(mask, 0.0), output.masked_fill(mask, 0.0)
+    return (weights * (grad - (grad * weights).sum(dim, keepdim=True))).masked_fill(mask, 0.0)
 
 
 # Sequences of different lengths
 
 
 def jagged_to_padded(values, offsets, max_lengths, padding_value=0.0):
-    """Sequences that lie one after the other, each in a row of its own, filled up to one length."""
+    """Return concatenated sequences as separate rows, padded to one length."""
     starts, ends = _bounds(offsets)
     at = starts.unsqueeze(1) + torch.arange(max_lengths[0], device=values.device)
     padding = values.new_full((1, *values.shape[1:]), padding_value)
@@ -85,9 +86,9 @@ def jagged_to_padded(values, offsets, max_lengths, padding_value=0.0):
 
 
 def padded_to_jagged(dense, offsets, total_L=None):
-    """The other way round; what a row has no room for is zero."""
+    """Concatenate the rows of padded sequences; elements without room in a row are zero."""
     if total_L is None:
-        raise NotImplementedError("only the data tell how long all sequences are")
+        raise NotImplementedError("the total length of the sequences depends on data")
     starts, ends = _bounds(offsets)
     length = dense.shape[1]
     at = torch.arange(total_L, device=dense.device)
@@ -95,30 +96,33 @@ def padded_to_jagged(dense, offsets, total_L=None):
     column = at - starts.index_select(0, row)
     is_there = (column < length).reshape(-1, *(1,) * (dense.dim() - 2))
     flat = dense.reshape(-1, *dense.shape[2:])
-    made = flat.index_select(0, row * length + column.clamp(max=length - 1))
-    return torch.where(is_there, made, 0).to(dense.dtype)
+    result = flat.index_select(0, row * length + column.clamp(max=length - 1))
+    return torch.where(is_there, result, 0).to(dense.dtype)
 
 
 def _bounds(offsets):
-    """Where each sequence starts and ends."""
+    """Return where each sequence starts and ends."""
     if len(offsets) != 1:
-        raise NotImplementedError("sequences of sequences")
+        raise NotImplementedError("nested sequences are not supported")
     numbers = offsets[0].to(torch.int64)
     return numbers[:-1], numbers[1:]
 
 
-# Sequences and windows
+# Ranges and windows
 
 
 def inclusive_range(start, end, step=1, *, dtype=None, layout=None, device=None, pin_memory=None):
-    """start, start + step, … up to the end, which is one of them when it is met."""
+    """Return start, start + step, … up to and including the end, if it is reached."""
     count = int((end - start) / step) + 1
     wanted = dtype or torch.get_default_dtype()
     return (start + torch.arange(count, dtype=torch.float64, device=device) * step).to(wanted)
 
 
 def _window(formula):
-    """A window over so many points; a periodic one is the longer symmetric one without its last point."""
+    """Create a window over the given number of points.
+
+    A periodic window is the longer symmetric one without its last point.
+    """
 
     def run(length, periodic=True, *args, dtype=None, layout=None, device=None, pin_memory=None):
         wanted = dtype or torch.get_default_dtype()
@@ -136,22 +140,22 @@ def _turns(points, last, times=1):
 
 
 def hamming(points, last, alpha=0.54, beta=0.46):
-    """alpha - beta cos."""
+    """Return alpha - beta cos."""
     return alpha - beta * _turns(points, last)
 
 
 def blackman(points, last):
-    """Two cosines."""
+    """Return the window with two cosines."""
     return 0.42 - 0.5 * _turns(points, last) + 0.08 * _turns(points, last, 2)
 
 
 def bartlett(points, last):
-    """A triangle."""
+    """Return the triangular window."""
     return 1.0 - (points * (2.0 / last) - 1.0).abs()
 
 
 def kaiser(points, last, beta=12.0):
-    """Bessel functions."""
+    """Return the window with Bessel functions."""
     inside = 1.0 - (points * (2.0 / last) - 1.0) ** 2
     top = torch.special.i0(beta * inside.clamp(min=0.0).sqrt())
     return top / torch.special.i0(torch.full_like(points, beta))
@@ -161,7 +165,7 @@ def kaiser(points, last, beta=12.0):
 
 
 def lstm_cell(input_gates, hidden_gates, cell, input_bias=None, hidden_bias=None):
-    """One step: the new hidden state, the new cell, and the gates after their functions."""
+    """Return the new hidden state, the new cell, and the activated gates of one step."""
     gates = input_gates + hidden_gates
     for bias in (input_bias, hidden_bias):
         gates = gates if bias is None else gates + bias
@@ -172,13 +176,13 @@ def lstm_cell(input_gates, hidden_gates, cell, input_bias=None, hidden_bias=None
 
 
 def time_convolution(x, weight, bias, pad=0):
-    """(time, batch, channels) and a kernel of (width, in, out)."""
-    made = torch.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
-    return made.permute(2, 0, 1)
+    """Convolve (time, batch, channels) with a kernel of (width, in, out)."""
+    result = torch.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
+    return result.permute(2, 0, 1)
 
 
 def weight_norm_backward(grad, v, g, norms, dim):
-    """The gradients of direction and length."""
+    """Return the gradients of direction and length."""
     over = [d for d in range(v.dim()) if d != dim % v.dim()]
     along = (grad * v).sum(over, keepdim=True) / norms
     grad_v = (g / norms) * (grad - v * (along / norms))
@@ -186,16 +190,18 @@ def weight_norm_backward(grad, v, g, norms, dim):
 
 
 def smooth_l1_backward(grad, x, target, reduction, beta):
-    """The gradient of x. torch's own formula asks for a sign in place of comparing, and a NaN has sign 0."""
-    made = [part.float() if part.dtype in _HALVES else part for part in (grad, x - target)]
+    """Return the gradient of x. torch's own formula uses a sign instead of comparing, and a NaN has
+    sign 0.
+    """
+    results = [part.float() if part.dtype in _HALVES else part for part in (grad, x - target)]
     norm = 1.0 / x.numel() if reduction == _MEAN else 1.0
-    grad, apart = made[0] * norm, made[1]
+    grad, apart = results[0] * norm, results[1]
     inside = torch.where(apart >= beta, grad, apart * grad / beta)
     return torch.where(apart <= -beta, -grad, inside).to(x.dtype)
 
 
 def logit_backward(grad, x, eps=None):
-    """The gradient of logit. torch's own formula takes a NaN for a number outside of the range."""
+    """Return the gradient of logit. torch's own formula treats a NaN as a number outside the range."""
     low, high = (0.0, 1.0) if eps is None or eps < 0 else (eps, 1.0 - eps)
     outside = math.nan if eps is None or eps < 0 else 0.0
     wide = x.float() if x.dtype in _HALVES else x
@@ -204,7 +210,7 @@ def logit_backward(grad, x, eps=None):
 
 
 def extremes(x, dim=None, keepdim=False):
-    """The least and the greatest."""
+    """Return the minimum and the maximum."""
     if dim is None:
         return x.amin(), x.amax()
     return x.amin(dim, keepdim), x.amax(dim, keepdim)
@@ -242,7 +248,7 @@ PARTS = {
 }  # fmt: skip
 
 _SPARSE = "sparse tensors do not exist in the IR"
-_CHUNKED = "it makes loss and gradients chunk by chunk to save memory; taken apart it would not"
+_CHUNKED = "it computes loss and gradients in chunks to save memory; its decomposition would not"
 opaque({
     aten._to_sparse.default: _SPARSE,
     aten._to_sparse.sparse_dim: _SPARSE,
@@ -253,5 +259,5 @@ opaque({
 
 for _name, _fn in PARTS.items():
     _overload = find_overload(f"aten.{_name}")
-    if _overload is not None:  # older versions of torch have fewer
+    if _overload is not None:  # older versions of torch have fewer of these ops
         register_decomposition(_overload)(_fn)

@@ -19,14 +19,14 @@ _TO_FILTER = {2: ge.Conv2DBackpropFilter, 3: ge.Conv3DBackpropFilter}
 
 
 class Window:
-    """Stride, padding, dilation and output padding of a convolution, with two spatial dims at least."""
+    """Hold stride, padding, dilation and output padding of a convolution, with at least two spatial dims."""
 
     def __init__(self, x, weight, given, groups):
         if any(isinstance(part, Tensor) for part in (*given, groups)):
-            raise NotImplementedError("a stride, padding or dilation is a symbol")
+            raise NotImplementedError("a stride, padding or dilation is symbolic")
         spatial = weight.rank - 2
         if x.rank != weight.rank or spatial not in (1, 2, 3):
-            raise NotImplementedError(f"{spatial} spatial dims on rank {x.rank}")
+            raise NotImplementedError(f"it has {spatial} spatial dims on rank {x.rank}")
         self.is_flat = spatial == 1
         fills = (1, 0, 1, 0)
         self.stride, self.padding, self.dilation, self.output_padding = (
@@ -48,39 +48,41 @@ class Window:
         }
 
     def widen(self, x):
-        """One spatial dim as two."""
+        """Turn one spatial dim into two."""
         return ge.Unsqueeze(x, axes=[2]) if self.is_flat else x
 
     def narrow(self, x):
-        """And back."""
+        """Undo `widen`."""
         return ge.Squeeze(x, axis=[2]) if self.is_flat else x
 
     def transposed_size(self, x, weight):
-        """The shape of the result when transposed: (i - 1) * s - 2p + d * (k - 1) + output padding + 1."""
-        made = [size_of(x, 0), times(size_of(weight, 1), self.groups)]
+        """Return the size of a transposed convolution: (i - 1) * s - 2p + d * (k - 1) + output
+        padding + 1.
+        """
+        results = [size_of(x, 0), times(size_of(weight, 1), self.groups)]
         for dim, step in enumerate(self.stride):
             spread = plus(
                 times(size_of(x, dim + 2), step), times(size_of(weight, dim + 2), self.dilation[dim])
             )
             shift = self.output_padding[dim] + 1 - step - self.dilation[dim] - 2 * self.padding[dim]
-            made.append(plus(spread, shift))
-        return pack(made)
+            results.append(plus(spread, shift))
+        return pack(results)
 
 
 def times(size, factor):
-    """size * factor, of an int or a size in the graph."""
+    """Return size * factor, for an int or a size in the graph."""
     return size * factor if isinstance(size, int) else ge.Mul(size, factor)
 
 
 def plus(a, b):
-    """The sum of two sizes, ints or sizes in the graph."""
+    """Return the sum of two sizes, ints or sizes in the graph."""
     if isinstance(a, int) and isinstance(b, int):
         return a + b
     return ge.Add(b, a) if isinstance(a, int) else ge.Add(a, b)
 
 
 def padded(x, padding):
-    """Pads are attributes of a convolution: those that are symbols are put around the data first."""
+    """Pad the data first if pads are symbolic: the pads of a convolution are attributes."""
     sides = [ge.Gather(padding, cast(dim, INT64)) for dim in range(sizes(padding)[0])]
     sides = sides * (x.rank - 2) if len(sides) == 1 else sides
     return ge.PadV3(
@@ -92,7 +94,7 @@ def padded(x, padding):
 def convolution(
     input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *, meta_outputs
 ):
-    """One to three spatial dims, also transposed."""
+    """Convolve over one to three spatial dims, also transposed."""
     if isinstance(padding, Tensor) and not transposed:
         input, padding = padded(input, padding), [0] * (weight.rank - 2)
     window = Window(input, weight, (stride, padding, dilation, output_padding), groups)
@@ -111,19 +113,19 @@ def convolution_backward(
     grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups,
     output_mask, *, used,
 ):  # fmt: skip
-    """The gradients of input, weight and bias; when transposed, data and gradient swap their parts."""
+    """Return the gradients of input, weight and bias; when transposed, data and gradient swap roles."""
     window = Window(input, weight, (stride, padding, dilation, output_padding), groups)
     grad, input, weight = (window.widen(x) for x in (grad_output, input, weight))
     wanted = [a and b for a, b in zip(used, output_mask, strict=True)]
-    made: list[Tensor | None] = [None, None, None]
+    results: list[Tensor | None] = [None, None, None]
     if wanted[0] and transposed:
-        made[0] = window.narrow(_FORWARD[window.spatial](grad, weight, None, **window.attrs))
+        results[0] = window.narrow(_FORWARD[window.spatial](grad, weight, None, **window.attrs))
     elif wanted[0]:
-        made[0] = window.narrow(_TO_INPUT[window.spatial](shape_of(input), weight, grad, **window.attrs))
+        results[0] = window.narrow(_TO_INPUT[window.spatial](shape_of(input), weight, grad, **window.attrs))
     if wanted[1]:
         data, out = (grad, input) if transposed else (input, grad)
-        made[1] = _TO_FILTER[window.spatial](data, shape_of(weight), out, **window.attrs)
-        made[1] = window.narrow(cast(made[1], weight.dtype))
+        results[1] = _TO_FILTER[window.spatial](data, shape_of(weight), out, **window.attrs)
+        results[1] = window.narrow(cast(results[1], weight.dtype))
     if wanted[2]:
-        made[2] = ge.ReduceSum(grad_output, [0, *range(2, grad_output.rank)])
-    return made
+        results[2] = ge.ReduceSum(grad_output, [0, *range(2, grad_output.rank)])
+    return results

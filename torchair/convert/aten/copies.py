@@ -24,17 +24,18 @@ def to_copy(
     memory_format=None,
     meta_outputs,
 ):
-    """Another dtype (moves between devices are left to torch, see `convert.py`). Layouts come back at the
-    end.
+    """Cast to another dtype.
+
+    torch moves tensors between devices (see `convert.py`). Layouts are restored at the end.
     """
     if layout not in (None, torch.strided):
-        raise NotImplementedError(f"the layout {layout} has no IR")
+        raise NotImplementedError(f"the IR has no layout {layout}")
     return ge.TensorMove(self) if self.dtype == meta_outputs.dtype else cast(self, meta_outputs.dtype)
 
 
 @converter(aten.clone.default)
 def clone(self, *, memory_format=None):
-    """A copy. One that is made for its layout only is made where the layout is needed."""
+    """Copy. A copy for another layout is made where that layout is needed."""
     return (
         ge.TensorMove(self)
         if memory_format in (None, torch.preserve_format) or _is_contiguous(self)
@@ -43,7 +44,7 @@ def clone(self, *, memory_format=None):
 
 
 def _is_contiguous(x) -> bool:
-    """Is this contiguous where FX has it? Then a clone is asked for to have another storage."""
+    """Return whether FX has this tensor contiguous; a clone of it then only creates a new storage."""
     return isinstance(x.meta, torch.Tensor) and x.meta.is_contiguous()
 
 
@@ -62,13 +63,13 @@ map_one_to_one(
 
 @converter(aten.view.dtype)
 def view_dtype(self, dtype):
-    """The same bytes as another type."""
+    """Read the same bytes as another type."""
     return as_type(self, dtypes.to_ge(dtype))
 
 
 @converter(aten.copy.default)
 def copy(self, src, non_blocking=False):
-    """`src` in the dtype and shape of `self`."""
+    """Return `src` in the dtype and shape of `self`."""
     value = cast(src, self.dtype)
     if len(sizes(src)) == self.rank and all(map(same_size, sizes(src), sizes(self))):
         return ge.TensorMove(value) if value is src else value

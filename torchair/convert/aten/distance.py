@@ -13,28 +13,28 @@ aten = torch.ops.aten
 
 @converter(aten._cdist_forward.default)
 def cdist(x1, x2, p, compute_mode):
-    """The p-norms of the differences of all rows of one matrix and all rows of the other."""
+    """Return the p-norms of the differences of all rows of one matrix and all rows of the other."""
     return ge.Cdist(x1, x2, p=p)
 
 
 @converter(aten._cdist_backward.default)
 def cdist_backward(grad, x1, x2, p, cdist):
-    """The gradient of the first matrix."""
+    """Return the gradient of the first matrix."""
     return ge.CdistGrad(grad, x1, x2, cdist, p=p)
 
 
 @converter(aten._pdist_forward.default)
 def pdist(self, p=2):
-    """The p-norms of the differences of all pairs of rows, in order."""
+    """Return the p-norms of the differences of all pairs of rows, in order."""
     return ge.Pdist(self, p=float(p))
 
 
 @converter(aten._pdist_backward.default)
 def pdist_backward(grad, self, p, pdist):
-    """Pairs in order are the upper triangle of a table: its gradient is that of two equal matrices."""
+    """Return the gradient: pairs in order are the upper triangle of a table of two equal matrices."""
     shape = static_sizes(self)
     if shape is None:
-        raise NotImplementedError("the number of rows is a symbol")
+        raise NotImplementedError("the number of rows is symbolic")
     rows = shape[0]
     upper = torch.triu_indices(rows, rows, 1)
     places = torch.cat([upper[0] * rows + upper[1], upper[1] * rows + upper[0]])

@@ -1,4 +1,4 @@
-"""ATen's tables: rows by index, bags of rows, their gradients."""
+"""ATen's embedding tables: rows by index, bags of rows, their gradients."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ aten = torch.ops.aten
 
 @converter(aten.embedding.default)
 def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    """Rows of a table; the other arguments concern the gradient."""
+    """Return rows of a table; the other arguments concern the gradient."""
     return ge.GatherV2(weight, indices, [0])
 
 
 @converter(aten.embedding_dense_backward.default)
 def embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq):
-    """The gradient of a table: rows added up by index."""
+    """Return the gradient of a table: rows summed by index."""
     if not isinstance(num_weights, int) or not isinstance(padding_idx, int):
-        raise NotImplementedError("the number of rows is a symbol")
+        raise NotImplementedError("the number of rows is symbolic")
     return ge.EmbeddingDenseGrad(
         grad_output,
         indices,
@@ -33,7 +33,7 @@ def embedding_dense_backward(grad_output, indices, num_weights, padding_idx, sca
     )
 
 
-# The numbers ATen gives to the modes of an embedding bag.
+# ATen's codes for the modes of an embedding bag.
 _MODES = ("sum", "mean", "max")
 
 
@@ -42,7 +42,7 @@ def embedding_bag(
     weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False, per_sample_weights=None,
     include_last_offset=False, padding_idx=-1,
 ):  # fmt: skip
-    """Rows of a table, reduced by bags that begin at the offsets."""
+    """Reduce rows of a table by bags that begin at the offsets."""
     return ge.EmbeddingBag(
         weight, indices, cast(offsets, indices.dtype), per_sample_weights, mode=_MODES[mode],
         scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, include_last_offset=include_last_offset,
@@ -55,14 +55,14 @@ def embedding_bag_forward_only(
     weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False, per_sample_weights=None,
     include_last_offset=False, padding_idx=-1, *, used,
 ):  # fmt: skip
-    """The same without what only the gradient needs."""
+    """Reduce bags without the results that only the gradient needs."""
     if include_last_offset and any(used[1:]):
         raise NotImplementedError("the sizes of bags include the last offset")
-    made = embedding_bag(
+    result = embedding_bag(
         weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
         padding_idx,
     )  # fmt: skip
-    return [part if wanted else None for part, wanted in zip(made, used, strict=True)]
+    return [part if wanted else None for part, wanted in zip(result, used, strict=True)]
 
 
 @converter(aten._embedding_bag_backward.default)
@@ -70,7 +70,7 @@ def embedding_bag_backward(
     grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
     sparse, per_sample_weights, padding_idx=-1,
 ):  # fmt: skip
-    """The gradient of the table; a sparse one has no GE form."""
+    """Return the gradient of the table; a sparse one has no GE form."""
     if sparse:
         raise NotImplementedError("the gradient is sparse")
     return embedding_bag_dense_backward(
@@ -84,7 +84,7 @@ def embedding_bag_dense_backward(
     grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
     per_sample_weights, padding_idx=-1,
 ):  # fmt: skip
-    """The gradient of the table: each row gets that of its bag."""
+    """Return the gradient of the table: each row gets that of its bag."""
     if _MODES[mode] == "max":
         return _to_maxima(grad, maximum_indices, bag_size, num_weights)
     rows = ge.GatherV2(grad, offset2bag, [0])
@@ -97,8 +97,9 @@ def embedding_bag_dense_backward(
 
 
 def _to_maxima(grad, maximum_indices, bag_size, num_weights):
-    """Every column's gradient to the row that its maximum came from; empty bags have none, whatever index
-    stands there.
+    """Add every column's gradient to the row of its maximum.
+
+    Empty bags have no gradient, whatever their index.
     """
     places = cast(maximum_indices, INT64)
     filled = ge.Greater(ge.Unsqueeze(bag_size, axes=[1]), like(0, bag_size))
@@ -110,20 +111,20 @@ def _to_maxima(grad, maximum_indices, bag_size, num_weights):
 
 @converter(aten._embedding_bag_per_sample_weights_backward.default)
 def per_sample_weights_backward(grad, weight, indices, offsets, offset2bag, mode, padding_idx=-1):
-    """The gradient of the weight of every index: its row times the gradient of its bag."""
+    """Return the gradient of the weight of every index: its row times the gradient of its bag."""
     rows = ge.Mul(ge.GatherV2(grad, offset2bag, [0]), ge.GatherV2(weight, indices, [0]))
-    made = ge.ReduceSum(rows, [1])
+    result = ge.ReduceSum(rows, [1])
     is_padding = ge.Equal(indices, like(padding_idx, indices))
-    return ge.SelectV2(is_padding, like(0, made), made)
+    return ge.SelectV2(is_padding, like(0, result), result)
 
 
-# What ATen adds to a norm before it divides by it.
+# ATen adds this to a norm before it divides by it.
 _EPSILON = 1e-7
 
 
 @converter(aten.embedding_renorm.default)
 def embedding_renorm(self, indices, max_norm, norm_type):
-    """The listed rows of a table, scaled down to a norm where theirs is larger."""
+    """Scale down the listed rows of a table to a norm where theirs is larger."""
     listed = ge.Reshape(indices, [-1])
     rows = ge.GatherV2(self, listed, [0])
     norms = vector_norm(rows, norm_type, [1], True, meta_outputs=None)

@@ -1,5 +1,7 @@
-"""Fourier transforms. The IR transforms the last one or two dims, and its inverse transforms divide by their
-length, so dims are moved and factors made up for. `fftshift`, `hfft` and `stft` are taken apart by torch.
+"""Fourier transforms.
+
+The IR transforms the last one or two dims, and its inverse transforms divide by their length, so dims are
+moved and factors corrected. torch decomposes `fftshift`, `hfft` and `stft`.
 """
 
 from __future__ import annotations
@@ -19,20 +21,20 @@ from torchair.ge.host import is_symbol
 
 aten = torch.ops.aten
 
-# ATen's codes of what a transform is divided by, as the power of its length.
+# ATen's codes of the divisor of a transform, as the power of its length.
 _DIVISORS = {0: 0.0, 1: 0.5, 2: 1.0}
 _COMPLEX_OF = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
 
 def why_not_half(self: Tensor, *_: Any, **__: Any) -> str | None:
-    """Half precision has no transform in the IR."""
+    """Return why this dtype has no transform in the IR, such as half precision."""
     dtype = torch_dtype(self)
     known = (*_COMPLEX_OF, *_COMPLEX_OF.values())
     return None if dtype in known else f"the IR has no Fourier transform of {dtype}"
 
 
 def transform(x: Tensor, dims: Sequence[int], forward: bool) -> Tensor:
-    """Over any dims, two at a time; the inverse divides by the length."""
+    """Transform any dims, two at a time; the inverse divides by the length."""
     for start in range(0, len(dims), 2):
         some = dims[start : start + 2]
         one, two = (ge.FFT, ge.FFT2D) if forward else (ge.IFFT, ge.IFFT2D)
@@ -50,7 +52,7 @@ def _on_last(x: Tensor, dims: Sequence[int], op: Any) -> Tensor:
 
 
 def scaled(x: Tensor, lengths: Sequence[Any], power: float) -> Tensor:
-    """x times the product of the lengths to this power; a length is an int or a rank-0 tensor."""
+    """Return x times the product of the lengths to this power; a length is an int or a rank-0 tensor."""
     if power == 0:
         return x
     if all(isinstance(length, int) for length in lengths):
@@ -67,15 +69,15 @@ def _lengths(x: Tensor, dims: Sequence[int]) -> list[Any]:
 
 @converter(aten._fft_c2c.default, only=why_not_half)
 def fft_c2c(self, dim, normalization, forward):
-    """Complex to complex; `normalization` says what the sum is divided by."""
+    """Transform complex to complex; `normalization` selects the divisor."""
     dims = dims_of(dim, self.rank)
-    made = 0.0 if forward else 1.0
-    return scaled(transform(self, dims, forward), _lengths(self, dims), made - _DIVISORS[normalization])
+    result = 0.0 if forward else 1.0
+    return scaled(transform(self, dims, forward), _lengths(self, dims), result - _DIVISORS[normalization])
 
 
 @converter(aten._fft_r2c.default, only=why_not_half)
 def fft_r2c(self, dim, normalization, onesided):
-    """Real to complex; of the last dim only the first half of the spectrum when it is one-sided."""
+    """Transform real to complex; a one-sided result has only the first half of the last dim's spectrum."""
     dims = dims_of(dim, self.rank)
     *rest, last = dims
     if onesided and torch_dtype(self) is torch.float32:
@@ -91,14 +93,17 @@ def fft_r2c(self, dim, normalization, onesided):
 def _first_half(y: Tensor, dim: int) -> Tensor:
     size = size_of(y, dim)
     if isinstance(size, int):
-        kept: Any = size // 2 + 1
+        half: Any = size // 2 + 1
     else:
-        kept = ge.Add(ge.FloorDiv(size, cast(2, size.dtype)), cast(1, size.dtype))
-    return ge.StridedSliceV2(y, [0], pack([kept]), [dim], [1])
+        half = ge.Add(ge.FloorDiv(size, cast(2, size.dtype)), cast(1, size.dtype))
+    return ge.StridedSliceV2(y, [0], pack([half]), [dim], [1])
 
 
 def why_not_c2r(self: Tensor, dim: Any, normalization: int, last_dim_size: Any) -> str | None:
-    """IRFFT knows float32 only; in float64 the spectrum is completed, for which its length must be known."""
+    """Return why the inverse transform is not supported, or None.
+
+    IRFFT supports only float32. In float64 the spectrum is completed, for which its length must be known.
+    """
     known = not isinstance(last_dim_size, Tensor) and not any(is_symbol(size) for size in sizes(self))
     if torch_dtype(self) is torch.complex128 and not known:
         return "the IR has no complex128 IRFFT, and the other half of the spectrum has a symbolic size"
@@ -107,7 +112,7 @@ def why_not_c2r(self: Tensor, dim: Any, normalization: int, last_dim_size: Any) 
 
 @converter(aten._fft_c2r.default, only=why_not_c2r)
 def fft_c2r(self, dim, normalization, last_dim_size):
-    """Half a spectrum to real numbers; the last dim gets the given length."""
+    """Transform half a spectrum to real numbers; the last dim gets the given length."""
     dims = dims_of(dim, self.rank)
     *rest, last = dims
     x = transform(self, rest, False)
@@ -122,7 +127,7 @@ def fft_c2r(self, dim, normalization, last_dim_size):
 
 
 def _both_halves(x: Tensor, dim: int, length: int) -> Tensor:
-    """The whole spectrum of a real signal: the second half is the first one conjugated, backwards."""
+    """Return the whole spectrum of a real signal: the second half is the first one conjugated, backwards."""
     have = int(sizes(x)[dim])
     want = length // 2 + 1
     if have < want:
@@ -135,11 +140,11 @@ def _both_halves(x: Tensor, dim: int, length: int) -> Tensor:
 
 @converter(aten.fft_fftfreq.default)
 def fft_fftfreq(n, d=1.0, *, dtype=None, layout=None, device=None, pin_memory=None, meta_outputs):
-    """The frequencies of the bins: a constant."""
+    """Return the frequencies of the bins: a constant."""
     return ge.Const(torch.fft.fftfreq(n, d, dtype=meta_outputs.torch_dtype), readable=False)
 
 
 @converter(aten.fft_rfftfreq.default)
 def fft_rfftfreq(n, d=1.0, *, dtype=None, layout=None, device=None, pin_memory=None, meta_outputs):
-    """The frequencies of the bins of half a spectrum: a constant."""
+    """Return the frequencies of the bins of half a spectrum: a constant."""
     return ge.Const(torch.fft.rfftfreq(n, d, dtype=meta_outputs.torch_dtype), readable=False)

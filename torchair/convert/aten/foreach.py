@@ -1,4 +1,6 @@
-"""ATen's `_foreach_` ops: one GE op for a whole list of tensors of one dtype; other lists go one by one."""
+"""ATen's `_foreach_` ops: one GE op for a whole list of tensors of one dtype; other lists use one op per
+tensor.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 
 
 def _dtype(meta, *lists):
-    """The one dtype of all tensors and results; anything else is declined."""
+    """Return the one dtype of all tensors and results; decline if there are several."""
     found = {torch_dtype(tensor) for tensors in lists for tensor in tensors} | {
         spec.torch_dtype for spec in meta
     }
     if len(found) != 1 or not found <= set(_DTYPES):
-        raise NotImplementedError("a foreach op takes tensors of one dtype of up to 32 bits")
+        raise NotImplementedError("a foreach op needs tensors of one dtype with up to 32 bits")
     for first, *rest in zip(*lists, strict=True):
         if any(
             tensor.rank != first.rank or not all(map(same_size, sizes(first), sizes(tensor)))
@@ -30,15 +32,15 @@ def _dtype(meta, *lists):
     return found.pop()
 
 
-# In which dtype GE takes a number for all tensors of a list, and one for each; else in that of the list.
+# GE's dtype of one number for all tensors of a list, and of one number each; else that of the list.
 _ONE = {torch.bfloat16: torch.float32}
 _EACH = {torch.int32: torch.int64}
 
 
 def _number(value, dtype: torch.dtype):
-    """A number beside a list, or a list of numbers, in the dtype that GE takes it in."""
+    """Convert a number for a list, or a list of numbers, to GE's dtype."""
     if isinstance(value, list) and any(isinstance(item, Tensor) for item in value):
-        raise NotImplementedError("one of the numbers is a symbol")
+        raise NotImplementedError("one of the numbers is symbolic")
     wanted = (_EACH if isinstance(value, list) else _ONE).get(dtype, dtype)
     if not isinstance(value, Tensor) and not _is_exact(value, wanted):
         raise NotImplementedError("the number would be rounded to 16 bits")
@@ -46,7 +48,9 @@ def _number(value, dtype: torch.dtype):
 
 
 def _is_exact(value, dtype):
-    """Do numbers stay as they are in a dtype? Only halves are asked: ATen computes with all digits there."""
+    """Return whether numbers are exact in a dtype. Only halves matter: ATen computes with all digits
+    there.
+    """
     if dtype not in (torch.float16, torch.bfloat16):
         return True
     exact = torch.tensor(value, dtype=torch.float64)
@@ -54,23 +58,24 @@ def _is_exact(value, dtype):
 
 
 def _alone(target, rows, meta, last="", **kwargs):
-    """A list that no GE op takes: the op of one tensor for every row of arguments; `last` is the name of the
-    last one where it has to be given by name.
+    """Convert a list that no GE op supports: use the single-tensor op for every row of arguments.
+
+    `last` is the name of the last argument if it must be passed by name.
     """
     found = next(iter(candidates(target)), None)
     if found is None:
         raise NotImplementedError(f"{target} has no converter")
-    made = []
+    results = []
     for row, spec in zip(rows, meta, strict=True):
         extra = {"meta_outputs": spec} if found.wants_meta else {}
         if last:
             *row, extra[last] = row
-        made.append(found.fn(*row, **kwargs, **extra))
-    return made
+        results.append(found.fn(*row, **kwargs, **extra))
+    return results
 
 
 def _or_alone(run, target, last=""):
-    """`run`; a list that does not fit GE's op goes one by one through `target`."""
+    """Wrap `run`; a list that does not fit GE's op goes one by one through `target`."""
 
     def tried(self, *args, meta_outputs, **kwargs):
         try:
@@ -83,7 +88,7 @@ def _or_alone(run, target, last=""):
 
 
 def _unary(op):
-    """A function of every tensor."""
+    """Create a converter for a function of every tensor."""
 
     def run(self, *, meta_outputs):
         _dtype(meta_outputs, self)
@@ -103,7 +108,7 @@ for _name in [
 
 
 def _with_number(op):
-    """Lists, then one number for all or one per tensor."""
+    """Create a converter for lists, then one number for all or one per tensor."""
 
     def run(*lists_and_number, meta_outputs):
         *lists, number = lists_and_number
@@ -114,7 +119,7 @@ def _with_number(op):
 
 
 def _with_list(op):
-    """Two lists, pair by pair."""
+    """Create a converter for two lists, pair by pair."""
 
     def run(self, other, *, meta_outputs):
         _dtype(meta_outputs, self, other)
@@ -124,7 +129,7 @@ def _with_list(op):
 
 
 def _with_scaled_list(op):
-    """Two lists, the second times alpha."""
+    """Create a converter for two lists, the second times alpha."""
 
     def run(self, other, *, alpha=1, meta_outputs):
         dtype = _dtype(meta_outputs, self, other)
@@ -133,8 +138,8 @@ def _with_scaled_list(op):
     return run
 
 
-# ATen's name, the middle of GE's name, what a pair of lists is converted by, and the ops of one tensor and
-# a number, and of two tensors.
+# ATen's name, the middle of GE's name, the converter of a pair of lists, and the ops of one tensor and a
+# number, and of two tensors.
 for _name, _middle, _pairs, _by_number, _by_tensor in (
     ("add", "Add", _with_scaled_list, aten.add.Tensor, aten.add.Tensor),
     ("sub", "Sub", _with_scaled_list, aten.sub.Tensor, aten.sub.Tensor),
@@ -154,7 +159,7 @@ for _name, _middle, _pairs, _by_number, _by_tensor in (
 
 
 def _accumulate(op, target):
-    """self + value * (one combined with the other)."""
+    """Create a converter for self + value * (one combined with the other)."""
     run_all = _or_alone(_with_number(op), target, last="value")
 
     def run(self, tensor1, tensor2, value=1, *, meta_outputs):
@@ -172,23 +177,23 @@ for _name, _middle in (("addcmul", "Addcmul"), ("addcdiv", "Addcdiv")):
 
 @converter(aten._foreach_lerp.Scalar)
 def lerp_scalar(self, tensors1, weight, *, meta_outputs):
-    """From one list toward the other by one weight."""
+    """Interpolate from one list to the other by one weight."""
     _dtype(meta_outputs, self, tensors1)
     return ge.ForeachLerpScalar(self, tensors1, cast(weight, FLOAT), outputs=len(self))
 
 
 @converter(aten._foreach_lerp.List)
 def lerp_list(self, tensors1, weights, *, meta_outputs):
-    """From one list toward the other by weights of the same shapes."""
+    """Interpolate from one list to the other by weights of the same shapes."""
     dtype = _dtype(meta_outputs, self, tensors1, weights)
-    # There are no weights of BF16.
+    # GE has no BF16 weights.
     weights = [cast(weight, _ONE.get(dtype, dtype)) for weight in weights]
     return ge.ForeachLerpList(self, tensors1, weights, outputs=len(self))
 
 
 @converter(aten._foreach_norm.Scalar)
 def norm(self, ord=2, dtype=None, *, meta_outputs):
-    """The norm of every tensor."""
+    """Return the norm of every tensor."""
     if dtype is not None or {torch_dtype(tensor) for tensor in self} != {
         spec.torch_dtype for spec in meta_outputs
     }:
@@ -198,14 +203,14 @@ def norm(self, ord=2, dtype=None, *, meta_outputs):
 
 @converter(aten._foreach_pow.ScalarAndTensor)
 def pow_of_number(self, exponent, *, meta_outputs):
-    """A number to the power of every tensor."""
+    """Raise a number to the power of every tensor."""
     dtype = _dtype(meta_outputs, exponent)
     number = cast(self, FLOAT) if dtype.is_floating_point else _number(self, dtype)
     return ge.ForeachPowScalarAndTensor(number, exponent, outputs=len(exponent))
 
 
 def _rounding(mode):
-    """Rounding of floats; integers are round already."""
+    """Create a converter that rounds floats; integers need no rounding."""
 
     def run(self, *, meta_outputs):
         if not _dtype(meta_outputs, self).is_floating_point:
@@ -221,7 +226,7 @@ for _name, _mode in (("floor", 2), ("ceil", 3), ("round", 4), ("trunc", 5), ("fr
 
 
 def _each(target):
-    """A function of every tensor for which GE has no op of lists."""
+    """Create a converter for a function of every tensor for which GE has no list op."""
 
     def run(self, *, meta_outputs):
         return _alone(target, [(tensor,) for tensor in self], meta_outputs)
@@ -230,7 +235,7 @@ def _each(target):
 
 
 def _each_pair(target):
-    """Two lists, pair by pair."""
+    """Create a converter for two lists, pair by pair."""
 
     def run(self, other, *, meta_outputs):
         return _alone(target, zip(self, other, strict=True), meta_outputs)
@@ -239,7 +244,7 @@ def _each_pair(target):
 
 
 def _with_tensor(target):
-    """Every tensor beside one tensor without dims."""
+    """Create a converter for every tensor with one tensor without dims."""
 
     def run(self, other, *, meta_outputs, **kwargs):
         return _alone(target, [(tensor, other) for tensor in self], meta_outputs, **kwargs)
@@ -247,7 +252,7 @@ def _with_tensor(target):
     return run
 
 
-# An overload is named: not every torch has all of them.
+# Overloads are named by text: not every torch has all of them.
 for _name, _row in {
     "_foreach_rsqrt.default": _each(aten.rsqrt.default),
     "_foreach_sign.default": _each(aten.sign.default),
@@ -264,19 +269,19 @@ for _name, _row in {
 
 @converter(aten._foreach_zero.default)
 def zero(self):
-    """Zeros like every tensor."""
+    """Return zeros like every tensor."""
     return [ge.ZerosLike(tensor) for tensor in self]
 
 
 @converter(aten._foreach_lerp.ScalarList)
 def lerp_scalars(self, tensors1, weight, *, meta_outputs):
-    """From one list toward the other, by a weight for each pair."""
+    """Interpolate from one list to the other, by a weight for each pair."""
     return _alone(aten.lerp.Scalar, zip(self, tensors1, weight, strict=True), meta_outputs)
 
 
 @converter("aten._foreach_powsum.Scalar")
 def powsum(self, ord=2, dtype=None, *, meta_outputs):
-    """The sum of the powers of the sizes of all elements of every tensor."""
+    """Return the sum of the powers of the sizes of all elements of every tensor."""
     wide = [cast(tensor, spec.dtype) for tensor, spec in zip(self, meta_outputs, strict=True)]
     powers = [ge.Pow(ge.Abs(tensor), cast(ord, tensor.dtype)) for tensor in wide]
     return [ge.ReduceSum(tensor, list(range(tensor.rank))) if tensor.rank else tensor for tensor in powers]

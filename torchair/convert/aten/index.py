@@ -1,4 +1,4 @@
-"""ATen ops that read by index. Those that write are in `scatter`, those that order in `sort`."""
+"""ATen ops that read by index. Ops that write are in `scatter`, ops that order in `sort`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _MASKS = (BOOL, ge.DataType.DT_UINT8)
 
 @converter(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(self, indices):
-    """self[indices]: a tensor for every indexed dim, None for others; a mask stands for its true places."""
+    """Return self[indices]: a tensor for every indexed dim, None for others; a mask selects its true
+    positions.
+    """
     listed = without_masks(indices)
     given = [cast(entry, INT64) for entry in listed if entry is not None]
     return ge.IndexByTensor(self, given, indices_mask=index_mask(listed))
@@ -36,22 +38,22 @@ def index(self, indices):
 
 @register_decomposition(aten.take.default)
 def take(self, index):
-    """Elements of the flat tensor. torch's own way reads a single index from the data."""
+    """Return elements of the flat tensor. torch's own decomposition reads a single index from the data."""
     return aten.index.Tensor(self.reshape(-1), [index])
 
 
 def index_mask(indices):
-    """A 1 for every indexed dim."""
+    """Return a 1 for every indexed dim."""
     return [int(entry is not None) for entry in indices]
 
 
 def is_mask(entry):
-    """A bool (or, as of old, uint8) tensor in an index."""
+    """Return whether an index entry is a bool (or deprecated uint8) tensor."""
     return entry is not None and entry.dtype in _MASKS
 
 
 def without_masks(indices):
-    """The index list with every mask replaced by the coordinates of its true places, a vector each dim."""
+    """Replace every mask in an index list by the coordinates of its true positions, one vector per dim."""
     listed = []
     for entry in indices:
         if not is_mask(entry):
@@ -64,7 +66,7 @@ def without_masks(indices):
 
 
 def coordinates(mask):
-    """For each dim of a mask a vector with the positions of its true places."""
+    """Return for each dim of a mask a vector with the positions of its true elements."""
     found = ge.NonZero(mask, transpose=True)
     if mask.rank == 1:
         return [ge.Squeeze(found, axis=[0])]
@@ -72,24 +74,24 @@ def coordinates(mask):
 
 
 def counted(size):
-    """0, 1, … size - 1."""
+    """Return 0, 1, … size - 1."""
     return ge.Range(cast(0, INT64), cast(size, INT64), cast(1, INT64))
 
 
 def product(a, b):
-    """The product of two sizes, ints or sizes in the graph."""
+    """Return the product of two sizes, ints or sizes in the graph."""
     if isinstance(a, int) and isinstance(b, int):
         return a * b
     return ge.Mul(cast(a, INT64), cast(b, INT64))
 
 
 def along(vector, dim, rank):
-    """A vector as a tensor of `rank` dims, all of size 1 but `dim`."""
+    """Return a vector as a tensor of `rank` dims, all of size 1 but `dim`."""
     return ge.Reshape(vector, [-1 if place == dim else 1 for place in range(rank)])
 
 
 def flat_places(x, dim, index):
-    """Where in the flat `x` each element of `index` points: to its own place, with `dim` replaced by it."""
+    """Return the index in the flat `x` of each element of `index`: its own position with `dim` replaced."""
     step, places = 1, None
     for other in reversed(range(x.rank)):
         part = index if other == dim else along(counted(size_of(index, other)), other, x.rank)
@@ -101,7 +103,7 @@ def flat_places(x, dim, index):
 
 @converter(aten.index_select.default)
 def index_select(self, dim, index):
-    """The listed entries of one dim."""
+    """Return the listed entries of one dim."""
     if not self.rank:
         return ge.Identity(self)
     listed = index if index.rank else ge.Unsqueeze(index, axes=[0])
@@ -110,7 +112,7 @@ def index_select(self, dim, index):
 
 @converter(aten.gather.default)
 def gather(self, dim, index, *, sparse_grad=False):
-    """For every place of `index`, the element of `self` with that place's index in `dim`."""
+    """Return for every position of `index` the element of `self` with that index in `dim`."""
     if not self.rank:
         return ge.BroadcastTo(self, shape_of(index)) if index.rank else ge.Identity(self)
     if not index.rank:
@@ -118,33 +120,33 @@ def gather(self, dim, index, *, sparse_grad=False):
     places = cast(index, INT64)
     if torch_dtype(self) not in (torch.float64, torch.complex64):
         return ge.GatherElements(self, places, dim=dim_of(dim, self.rank))
-    # It takes no numbers of eight bytes but integers, and moves bytes only.
+    # It supports no 8-byte numbers but integers, and only moves bytes.
     words = ge.GatherElements(ge.Bitcast(self, type=INT64), places, dim=dim_of(dim, self.rank))
     return ge.Bitcast(words, type=self.dtype)
 
 
 @converter(aten.masked_select.default)
 def masked_select(self, mask):
-    """The elements where the mask is true."""
+    """Return the elements where the mask is true."""
     return ge.MaskedSelect(self, cast(mask, BOOL))
 
 
 @converter(aten.nonzero.default)
 def nonzero(self):
-    """Coordinates of what is not zero, one row each."""
+    """Return the coordinates of nonzero elements, one row each."""
     return ge.NonZero(self)
 
 
 @converter(aten.nonzero_static.default)
 def nonzero_static(self, *, size, fill_value=-1):
-    """Coordinates of the first `size` places that are not zero; rows that are too many are filled."""
+    """Return the coordinates of the first `size` nonzero elements; extra rows are filled."""
     if not self.rank:
         raise NotImplementedError("a tensor without dims has no coordinates")
     if 0 in sizes(self):
         return ge.Fill(pack([size, self.rank]), cast(fill_value, INT64))
     flags = ge.NotEqual(ge.Reshape(self, [-1]), like(0, self))
     numbers = ge.Sub(ge.Cumsum(cast(flags, INT64), 0), cast(1, INT64))
-    # Who has no row goes to one behind the last, which is cut off.
+    # Elements without a row go to an extra last row, which is removed.
     has_row = ge.LogicalAnd(flags, ge.Less(numbers, cast(size, INT64)))
     rows = ge.SelectV2(has_row, numbers, cast(size, INT64))
     more = size + 1 if isinstance(size, int) else ge.Add(size, cast(1, INT64))
@@ -152,11 +154,11 @@ def nonzero_static(self, *, size, fill_value=-1):
     start = ge.Fill(pack([more]), cast(-1, INT64))
     line = ge.ScatterElements(start, rows, counted(total), axis=0)
     line = ge.StridedSliceV2(line, [0], pack([size]), [0], [1])
-    columns, behind = [], 1
+    columns, after = [], 1
     for dim in reversed(range(self.rank)):
-        column = ge.FloorMod(ge.FloorDiv(line, cast(behind, INT64)), cast(size_of(self, dim), INT64))
+        column = ge.FloorMod(ge.FloorDiv(line, cast(after, INT64)), cast(size_of(self, dim), INT64))
         columns.insert(0, column)
-        behind = product(behind, size_of(self, dim))
+        after = product(after, size_of(self, dim))
     found = ge.Pack(columns, axis=1, N=self.rank)
     is_filled = ge.Unsqueeze(ge.Less(line, cast(0, INT64)), axes=[1])
     return ge.SelectV2(is_filled, cast(fill_value, INT64), found)
@@ -164,17 +166,18 @@ def nonzero_static(self, *, size, fill_value=-1):
 
 @converter(aten.repeat_interleave.Tensor)
 def repeat_interleave(repeats, *, output_size=None):
-    """Every number from 0 on as often as its entry says."""
+    """Repeat every number from 0 on as often as its entry."""
     if output_size is None:
         return ge.RepeatInterleave(cast(counted(size_of(repeats, 0)), repeats.dtype), repeats, axis=0)
-    # Entry i ends where the sum of the entries up to it is: a place belongs to the first that ends behind it.
+    # Entry i ends at the sum of the entries up to it: a position belongs to the first entry that ends after
+    # it.
     ends = ge.Cumsum(cast(repeats, INT64), 0)
     return ge.SearchSorted(ends, counted(output_size), None, dtype=repeats.dtype, right=True)
 
 
 @converter(aten._unique2.default)
 def unique(self, sorted=True, return_inverse=False, return_counts=False):
-    """The distinct elements; where each element went, and how often each is there."""
+    """Return the distinct elements, the index of each element among them, and the counts."""
     return ge.UniqueWithCountsAndSorting(
         self, return_inverse=return_inverse, return_counts=return_counts, sorted=sorted
     )
@@ -182,25 +185,23 @@ def unique(self, sorted=True, return_inverse=False, return_counts=False):
 
 @converter(aten.unique_consecutive.default)
 def unique_consecutive(self, return_inverse=False, return_counts=False, dim=None):
-    """The first of every run of equals; where each element went, and the lengths of the runs."""
+    """Return the first element of every run of equal ones, the run of each element, and the run lengths."""
     if dim is not None and dim < 0:
-        raise NotImplementedError("torch says a wrong shape where the dim is counted from the end")
+        raise NotImplementedError("torch returns a wrong shape if the dim is counted from the end")
     axis = {} if dim is None else {"axis": dim}
     return ge.UniqueConsecutive(self, return_idx=return_inverse, return_counts=return_counts, **axis)
 
 
 @converter(aten.unique_dim_consecutive.default)
 def unique_dim_consecutive(self, dim, return_inverse=False, return_counts=False):
-    """The first of every run of equal slices."""
+    """Return the first of every run of equal slices."""
     return unique_consecutive(self, return_inverse, return_counts, dim)
 
 
 @converter(aten._unique.default)
 def unique_without_counts(self, sorted=True, return_inverse=False):
-    """The distinct elements, and where each element went."""
+    """Return the distinct elements, and the index of each element among them."""
     return ge.UniqueWithCountsAndSorting(self, return_inverse=return_inverse, sorted=sorted)[:2]
 
 
-opaque(
-    {aten.unique_dim.default: "slices are put in the order of their first difference, which no IR op does"}
-)
+opaque({aten.unique_dim.default: "slices are ordered by their first difference, which no IR op supports"})

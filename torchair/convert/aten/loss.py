@@ -1,4 +1,4 @@
-"""ATen losses that are one GE op; the others are taken apart by torch itself."""
+"""ATen losses that are one GE op; torch itself decomposes the others."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ _REDUCTIONS = ("none", "mean", "sum")
 
 
 def wide(x):
-    """GE computes the loss in float32 (doubles in double)."""
+    """Cast to float32, in which GE computes the loss (doubles in double)."""
     return x.dtype if dtypes.to_torch(x.dtype) == torch.float64 else ge.DataType.DT_FLOAT
 
 
 def why_not(self, ignore_index):
-    """What NLLLoss cannot say."""
+    """Return what NLLLoss does not support, or None."""
     if self.rank != 2:
         return "its data is not [batch, classes]"
-    return "its ignore_index is a symbol" if isinstance(ignore_index, Tensor) else None
+    return "its ignore_index is symbolic" if isinstance(ignore_index, Tensor) else None
 
 
 @converter(aten.nll_loss_forward.default)
 def nll_loss_forward(self, target, weight, reduction, ignore_index, *, meta_outputs):
-    """(loss, total weight) of log-probabilities."""
+    """Return (loss, total weight) of log-probabilities."""
     reason = why_not(self, ignore_index)
     if reason is not None:
         raise NotImplementedError(reason)
     weight = None if weight is None else cast(weight, wide(self))
-    made = ge.NLLLoss(
+    output = ge.NLLLoss(
         cast(self, wide(self)),
         cast(target, INT32),
         weight,
         reduction=_REDUCTIONS[reduction],
         ignore_index=ignore_index,
     )
-    return [cast(result, spec.dtype) for result, spec in zip(made, meta_outputs, strict=True)]
+    return [cast(result, spec.dtype) for result, spec in zip(output, meta_outputs, strict=True)]
 
 
 @converter(aten.nll_loss_backward.default)
 def nll_loss_backward(
     grad_output, self, target, weight, reduction, ignore_index, total_weight, *, meta_outputs
 ):
-    """The gradient of the log-probabilities; GE wants a weight."""
+    """Return the gradient of the log-probabilities; GE requires a weight."""
     reason = why_not(self, ignore_index)
     if reason is not None:
         raise NotImplementedError(reason)
@@ -58,7 +58,7 @@ def nll_loss_backward(
         shape = [classes] if isinstance(classes, int) else ge.Unsqueeze(classes, axes=[0])
         weight = ge.Fill(shape, cast(1.0, wide(self)))
     x, grad, weight, total = promote(self, grad_output, weight, total_weight, to=wide(self))
-    made = ge.NLLLossGrad(
+    output = ge.NLLLossGrad(
         x,
         grad,
         cast(target, INT32),
@@ -67,44 +67,44 @@ def nll_loss_backward(
         reduction=_REDUCTIONS[reduction],
         ignore_index=ignore_index,
     )
-    return cast(made, meta_outputs.dtype)
+    return cast(output, meta_outputs.dtype)
 
 
 @converter(aten.mse_loss.default)
 def mse_loss(self, target, reduction=1, *, meta_outputs):
-    """(self - target)², reduced."""
+    """Return (self - target)², reduced."""
     return ge.MseLoss(*promote(self, target, to=meta_outputs.dtype), reduction=_REDUCTIONS[reduction])
 
 
 @converter(aten.mse_loss_backward.default)
 def mse_loss_backward(grad_output, self, target, reduction, *, meta_outputs):
-    """The gradient of self."""
+    """Return the gradient of self."""
     predict, label, grad = promote(self, target, grad_output, to=meta_outputs.dtype)
     return ge.MseLossGrad(predict, label, grad, reduction=_REDUCTIONS[reduction])
 
 
 def _rows(*tensors):
-    """One sample as a batch of one, and a function that takes the batch off."""
+    """Turn one sample into a batch of one; return it and a function that removes the batch."""
     if tensors[0].rank == 2:
         return tensors, lambda x: x
     return [ge.Reshape(x, [1, -1]) for x in tensors], lambda x: ge.Squeeze(x, axis=[0])
 
 
 def _scaled(made, grad_output, reduction):
-    """The gradient of a loss that is summed, averaged or kept for each sample."""
+    """Return the gradient of a loss that is summed, averaged or kept for each sample."""
     if _REDUCTIONS[reduction] == "mean":
         made = ge.Div(made, cast(size_of(made, 0), made.dtype))
     grad = cast(grad_output, made.dtype)
-    kept = _REDUCTIONS[reduction] == "none" and grad.rank
-    return ge.Mul(made, ge.Unsqueeze(grad, axes=[1]) if kept else grad)
+    is_per_sample = _REDUCTIONS[reduction] == "none" and grad.rank
+    return ge.Mul(made, ge.Unsqueeze(grad, axes=[1]) if is_per_sample else grad)
 
 
 @converter(aten.multi_margin_loss_backward.default)
 def multi_margin_loss_backward(grad_output, self, target, p, margin, weight=None, reduction=1):
-    """Classes that come nearer to the target than the margin push it up, and are pushed down."""
+    """Push the target up, and classes within the margin of the target down."""
     (x,), restore = _rows(self)
     if self.rank == 0:
-        raise NotImplementedError("a sample without classes")
+        raise NotImplementedError("a sample has no classes")
     target = ge.Reshape(cast(target, INT64), [-1, 1])
     one, zero = like(1, x), like(0, x)
     near = ge.Add(ge.Sub(like(margin, x), ge.GatherElements(x, target, dim=1)), x)
@@ -120,9 +120,9 @@ def multi_margin_loss_backward(grad_output, self, target, p, margin, weight=None
 
 @converter(aten.multilabel_margin_loss_backward.default)
 def multilabel_margin_loss_backward(grad_output, self, target, reduction, is_target):
-    """Every target against every class that is none; targets end at the first -1."""
+    """Compare every target with every non-target class; targets end at the first -1."""
     if self.rank == 0:
-        raise NotImplementedError("a sample without classes")
+        raise NotImplementedError("a sample has no classes")
     (x, target, is_target), restore = _rows(self, cast(target, INT64), is_target)
     none = cast(0, INT64)
     ended = ge.Cumsum(cast(ge.Less(target, none), INT64), 1)
@@ -133,7 +133,7 @@ def multilabel_margin_loss_backward(grad_output, self, target, reduction, is_tar
     near = ge.Greater(ge.Add(ge.Sub(like(1, x), own), ge.Unsqueeze(x, axes=[1])), zero)
     near = ge.LogicalAnd(ge.LogicalAnd(near, others), ge.Unsqueeze(valid, axes=[2]))
     push = ge.SelectV2(near, ge.Div(like(1, x), cast(size_of(x, 1), x.dtype)), zero)
-    made = ge.ScatterElements(
+    output = ge.ScatterElements(
         ge.ReduceSum(push, [1]), places, ge.Neg(ge.ReduceSum(push, [2])), axis=1, reduction="add"
     )
-    return restore(_scaled(made, grad_output, reduction))
+    return restore(_scaled(output, grad_output, reduction))

@@ -1,9 +1,11 @@
-"""LU factors with LAPACK's pivots, taken apart into torch calls that convert. The IR's Lu says which row of
-the input each row of the factors came from; LAPACK says which rows were swapped at each step.
+"""LU factors with LAPACK's pivots, decomposed into torch calls that convert.
 
-One follows from the other without a step per row. Rows swap only with rows below, so a row that left its
-place before step i is found by following the permutation until it leads to i or below; and where a row came
-from, by following the steps that touched its place last backwards. Chains of a known size are followed in
+The IR's Lu returns the input row of each row of the factors; LAPACK returns which rows were swapped at each
+step.
+
+Each follows from the other without a step per row. Rows swap only with rows below. So a row that left its
+place before step i is found by following the permutation until it leads to i or below. The origin of a row is
+found by following the steps that touched its place last, backwards. Chains of a known size are followed in
 strides that double, others in a loop of the graph.
 """
 
@@ -21,14 +23,14 @@ aten = torch.ops.aten
 
 
 def places_of(size: Any, x: Tensor) -> Tensor:
-    """0, 1, 2 ..."""
+    """Return 0, 1, 2 ..."""
     return torch.arange(size, dtype=torch.int64, device=x.device)
 
 
 def repeated(
     step: Callable[..., Tensor], goes_on: Callable[..., Tensor], x: Tensor, *others: Tensor
 ) -> Tensor:
-    """`step(x, *others)` again and again, as long as `goes_on(x, *others)` says so."""
+    """Repeat `step(x, *others)` while `goes_on(x, *others)` is true."""
     (last,) = torch.ops.higher_order.while_loop(
         goes_on, lambda x, *others: (step(x, *others),), (x,), tuple(other * 1 for other in others)
     )
@@ -36,8 +38,9 @@ def repeated(
 
 
 def swaps_of(rows: Tensor) -> Tensor:
-    """The row that each step swapped with its own, from the row that ended up in each place: the first of
-    rows[i], rows[rows[i]] ... that is not above i.
+    """Return the row that each step swapped with its own, from the final row of each place.
+
+    It is the first of rows[i], rows[rows[i]] ... that is not above i.
     """
     size = rows.shape[-1]
     places = places_of(size, rows).expand(rows.shape)
@@ -49,7 +52,7 @@ def swaps_of(rows: Tensor) -> Tensor:
             rows,
             places,
         )
-    # Of 1, 2, 4 ... hops: where they lead, and the lowest row on the way.
+    # For 1, 2, 4 ... hops: where they lead, and the lowest row on the way.
     strides = [(rows, rows)]
     for _ in range((size - 1).bit_length() - 1):
         target, lowest = strides[-1]
@@ -61,9 +64,7 @@ def swaps_of(rows: Tensor) -> Tensor:
 
 
 def rows_of(pivots: Tensor, size: Any) -> Tensor:
-    """The row of the input that ended up in each place, from LAPACK's pivots. Places without a pivot swap
-    with none.
-    """
+    """Return the input row of each place, from LAPACK's pivots. Places without a pivot do not swap."""
     batch, count = pivots.shape[:-1], pivots.shape[-1]
     places = places_of(size, pivots)
     if size == 0:
@@ -82,12 +83,12 @@ def rows_of(pivots: Tensor, size: Any) -> Tensor:
 
 
 def latest(hit: Tensor, places: Tensor) -> Tensor:
-    """The last place along the last dim that is hit, or -1."""
+    """Return the last marked place along the last dim, or -1."""
     return torch.where(hit, places, -1).amax(-1)
 
 
 def padded(x: Tensor, *more: Any) -> Tensor:
-    """So many zeros behind the last dim, the last but one ..."""
+    """Append zeros to the last dim, the last but one ..."""
     if all(isinstance(count, int) and count == 0 for count in more):
         return x
     return torch.constant_pad_nd(x, [end for count in more for end in (0, count)])
@@ -95,7 +96,7 @@ def padded(x: Tensor, *more: Any) -> Tensor:
 
 @register_decomposition(aten.linalg_lu_factor_ex.default)
 def linalg_lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
-    """Both factors in one matrix, the pivots, and the first step that found nothing but zeros."""
+    """Return both factors in one matrix, the pivots, and the first step whose candidates were all zero."""
     if not pivot or check_errors:
         return NotImplemented
     m, n = A.shape[-2:]
@@ -115,7 +116,7 @@ def linalg_lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = F
 def lu_unpack(
     LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """P, L and U; what is not asked for is empty."""
+    """Return P, L and U; parts that are not requested are empty."""
     m, n = LU_data.shape[-2:]
     count = torch.sym_min(m, n)
     permutation = lower = upper = LU_data.new_empty([0])
@@ -133,7 +134,7 @@ def lu_unpack(
 def linalg_lu_solve(
     LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False
 ) -> Tensor:
-    """X with A X = B, where A = P L U; or with its adjoint, or X A = B, which is A^H X^H = B^H."""
+    """Return X with A X = B, where A = P L U; or with its adjoint, or X A = B, which is A^H X^H = B^H."""
     if not left:
         return linalg_lu_solve(LU, pivots, B.mH, adjoint=not adjoint).mH
     batch = torch.broadcast_shapes(LU.shape[:-2], B.shape[:-2])
@@ -147,33 +148,33 @@ def linalg_lu_solve(
     return torch.linalg.solve_triangular(LU, x, upper=True)
 
 
-# What solves and determinants keep for their gradients. Without readers of the factors these calls have IR
-# ops of their own.
+# Factors that solves and determinants save for their gradients. Without readers of the factors these calls
+# have their own IR ops.
 
 
 def factors_for_determinant(A: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors and pivots: those of the transposed matrix where that is the one LAPACK finds in memory."""
+    """Return factors and pivots: those of the transposed matrix if LAPACK finds that in memory."""
     turned = A.is_contiguous() and not A.is_complex()
     packed, pivots, _ = aten.linalg_lu_factor_ex.default(A.mT if turned else A)
     return packed, pivots
 
 
 def parity(pivots: Tensor) -> Tensor:
-    """1 for an even number of swaps, -1 for an odd one."""
+    """Return 1 for an even number of swaps, -1 for an odd one."""
     swapped = pivots != places_of(pivots.shape[-1], pivots) + 1
     return 1 - 2 * (swapped.sum(-1) % 2)
 
 
 @register_decomposition(aten._linalg_det.default)
 def linalg_det(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The determinant and the factors."""
+    """Return the determinant and the factors."""
     packed, pivots = factors_for_determinant(A)
     return packed.diagonal(0, -2, -1).prod(-1) * parity(pivots), packed, pivots
 
 
 @register_decomposition(aten._linalg_slogdet.default)
 def linalg_slogdet(A: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sign and logarithm of the magnitude of the determinant, and the factors."""
+    """Return sign and logarithm of the magnitude of the determinant, and the factors."""
     packed, pivots = factors_for_determinant(A)
     diagonal = packed.diagonal(0, -2, -1)
     return diagonal.sgn().prod(-1) * parity(pivots), diagonal.abs().log().sum(-1), packed, pivots
@@ -181,7 +182,7 @@ def linalg_slogdet(A: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 @register_decomposition(aten._linalg_solve_ex.default)
 def linalg_solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
-    """X with A X = B, or X A = B, the factors, and which matrices failed."""
+    """Return X with A X = B, or X A = B, the factors, and which matrices failed."""
     if check_errors:
         return NotImplemented
     is_vector = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])

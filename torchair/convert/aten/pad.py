@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 @converter(aten.constant_pad_nd.default)
 def constant_pad_nd(self, pad, value=0):
-    """A number around the tensor; negative padding cuts off."""
+    """Pad with a number; negative padding removes elements."""
     if not self.rank:
         return ge.Identity(self)
     return ge.PadV3(self, _paddings(pad, self.rank), like(value, self), mode="constant")
@@ -42,7 +42,7 @@ for _name, _mode in {"reflection": "reflect", "replication": "edge"}.items():
 
 
 def _paddings(pad, rank):
-    """Begin and end for each dim from the first on: ints, or an INT64 vector when there is a symbol."""
+    """Return begin and end for each dim from the first on: ints, or an INT64 vector if there is a symbol."""
     count = sizes(pad)[0] if isinstance(pad, ge.Tensor) else len(pad)
     order = [2 * pair + side for pair in reversed(range(count // 2)) for side in (0, 1)]
     untouched = [0] * (2 * rank - count)
@@ -54,10 +54,10 @@ def _paddings(pad, rank):
 
 @converter(aten.resize.default)
 def resize(self, size, *, memory_format=None):
-    """Another shape over the same line of elements; what is new is undefined in ATen and 0 here."""
+    """Change the shape over the same flat elements; new elements are undefined in ATen and 0 here."""
     have, want = static_sizes(self), size if isinstance(size, list) else None
     if have is None or want is None or memory_format not in (None, torch.contiguous_format):
-        raise NotImplementedError("a size is a symbol, or the order of the dims is another one")
+        raise NotImplementedError("a size is symbolic, or the order of the dims is another one")
     line, count, more = ge.Reshape(self, [-1]), math.prod(want), math.prod(want) - math.prod(have)
     if more > 0:
         line = ge.PadV3(line, [0, more], like(0, self), mode="constant")

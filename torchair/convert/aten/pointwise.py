@@ -11,7 +11,7 @@ from torchair.ge.graph import Tensor
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
-# What AxpyV2 computes in; other types multiply first.
+# AxpyV2 computes in these types; other types multiply first.
 _AXPY_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.int32)
 
 map_one_to_one({
@@ -35,7 +35,7 @@ map_one_to_one({
 
 
 def _with_base(base):
-    """Exp and Log with another base than e."""
+    """Create a converter for Exp or Log with a base other than e."""
 
     def run(self, *, meta_outputs):
         op, number = base
@@ -53,7 +53,7 @@ for _target, _base in {
 
 
 def _rounding(op):
-    """Integers are round already."""
+    """Create a converter for rounding; integers need none."""
 
     def run(self):
         return op(self) if torch_dtype(self).is_floating_point else ge.TensorMove(self)
@@ -72,7 +72,7 @@ for _target, _op in {
 
 @converter(aten.abs.default)
 def abs_(self, *, meta_outputs):
-    """The magnitude."""
+    """Return the magnitude."""
     dtype = torch_dtype(self)
     if dtype.is_complex:
         return ge.ComplexAbs(self, Tout=meta_outputs.dtype)
@@ -81,13 +81,13 @@ def abs_(self, *, meta_outputs):
 
 @converter(aten.sign.default, aten.sgn.default)
 def sign(self):
-    """-1, 0 or 1; a complex number divided by its magnitude."""
+    """Return -1, 0 or 1; a complex number is divided by its magnitude."""
     return ge.TensorMove(self) if torch_dtype(self) is torch.bool else ge.Sign(self)
 
 
 @converter(aten.add.Tensor, aten.add.Scalar)
 def add(self, other, alpha=1, *, meta_outputs):
-    """self + alpha * other, computed in the dtype of the result; for bools either."""
+    """Return self + alpha * other, computed in the dtype of the result; for bools the logical or."""
     if _shows_rounding(other, meta_outputs) and not isinstance(alpha, Tensor):
         return ge.Adds(cast(self, meta_outputs.dtype), value=float(alpha * other))
     self, other = promote(self, other, to=meta_outputs.dtype)
@@ -112,7 +112,9 @@ def rsub(self, other, alpha=1, *, meta_outputs):
 
 
 def _shows_rounding(number, meta) -> bool:
-    """Is this a number that 16 bits do not hold? CPUs round it before they add it, other devices do not."""
+    """Return whether 16 bits do not hold this number. CPUs round it before the addition, other devices do
+    not.
+    """
     if not isinstance(number, int | float) or meta.device.type == "cpu":
         return False
     return working_dtype(meta.torch_dtype, number) is not meta.torch_dtype
@@ -136,7 +138,10 @@ def _negative(alpha):
 
 @converter(aten.mul.Tensor, aten.mul.Scalar)
 def mul(self, other, *, meta_outputs):
-    """self * other; for bools both. ATen multiplies 16-bit floats by the number as it is, which Muls does."""
+    """Return self * other; for bools the logical and.
+
+    ATen multiplies 16-bit floats by the unrounded number, as Muls does.
+    """
     dtype = meta_outputs.torch_dtype
     if dtype in HALVES and isinstance(other, int | float):
         return ge.Muls(cast(self, dtype), value=float(other))
@@ -144,13 +149,13 @@ def mul(self, other, *, meta_outputs):
 
 
 def _unrounded(op, self, other, meta):
-    """An op for which ATen does not round numbers to 16 bits; where that shows, it runs in 32."""
+    """Apply an op for which ATen does not round numbers to 16 bits; where that matters, use 32 bits."""
     dtype = working_dtype(meta.torch_dtype, self, other)
     return cast(op(*promote(self, other, to=dtype)), meta.dtype)
 
 
 def _division(op):
-    """A quotient, in the dtype of the result."""
+    """Create a converter for a quotient in the dtype of the result."""
 
     def run(self, other, *, meta_outputs):
         return _unrounded(op, self, other, meta_outputs)
@@ -165,7 +170,7 @@ converter(aten.floor_divide.default, aten.floor_divide.Scalar)(_division(ge.Floo
 
 
 def _extremum(op, on_bool):
-    """Of two tensors; NaN wins."""
+    """Create a converter for the extremum of two tensors; NaN wins."""
 
     def run(self, other, *, meta_outputs):
         chosen = on_bool if meta_outputs.torch_dtype is torch.bool else op
@@ -180,14 +185,14 @@ converter(aten.minimum.default)(_extremum(ge.Minimum, ge.LogicalAnd))
 
 @converter(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(self, other, *, rounding_mode, meta_outputs):
-    """The quotient, exact, rounded down or rounded toward zero."""
+    """Return the quotient: exact, rounded down or rounded toward zero."""
     op = {None: ge.RealDiv, "floor": ge.FloorDiv, "trunc": ge.TruncateDiv}[rounding_mode]
     return _unrounded(op, self, other, meta_outputs)
 
 
 @converter(aten.pow.Tensor_Scalar)
 def pow_scalar(self, exponent, *, meta_outputs):
-    """self ** exponent; the common powers have ops of their own."""
+    """Return self ** exponent; the common powers have their own ops."""
     base = cast(self, meta_outputs.dtype)
     if isinstance(exponent, Tensor):
         return ge.Pow(base, like(exponent, base))
@@ -203,13 +208,15 @@ _POWERS = {0.5: ge.Sqrt, -0.5: ge.Rsqrt, -1: ge.Reciprocal, 1: ge.TensorMove}
 
 @converter(aten.frac.default)
 def frac(self):
-    """What is left after truncation."""
+    """Return the fractional part."""
     return ge.Sub(self, ge.Trunc(self))
 
 
 @converter(aten.hypot.default)
 def hypot(self, other, *, meta_outputs):
-    """sqrt(a² + b²), in at least float32 so that 16-bit squares do not overflow. An infinity beats a NaN."""
+    """Return sqrt(a² + b²), in at least float32 so that 16-bit squares do not overflow. Infinity wins over
+    NaN.
+    """
     wide = torch.float32 if meta_outputs.torch_dtype in HALVES else meta_outputs.torch_dtype
     a, b = (ge.Abs(operand) for operand in promote(self, other, to=wide))
     large, small = ge.Maximum(a, b), ge.Minimum(a, b)
@@ -246,7 +253,7 @@ def lerp(self, end, weight, *, meta_outputs):
 
 @converter(aten.clamp.default, aten.clamp.Tensor)
 def clamp(self, min=None, max=None, *, meta_outputs):
-    """Held between two bounds, of which one may be missing."""
+    """Clamp between two bounds, one of which may be missing."""
     if meta_outputs.torch_dtype is torch.bool:
         raised = self if min is None else ge.LogicalOr(self, min)
         return ge.Identity(raised) if max is None else ge.LogicalAnd(raised, max)
@@ -257,18 +264,18 @@ def clamp(self, min=None, max=None, *, meta_outputs):
 
 @converter(aten.clamp_min.default, aten.clamp_min.Tensor)
 def clamp_min(self, min, *, meta_outputs):
-    """Not below a bound."""
+    """Clamp from below."""
     return clamp(self, min, None, meta_outputs=meta_outputs)
 
 
 @converter(aten.clamp_max.default, aten.clamp_max.Tensor)
 def clamp_max(self, max, *, meta_outputs):
-    """Not above a bound."""
+    """Clamp from above."""
     return clamp(self, None, max, meta_outputs=meta_outputs)
 
 
 def _limits(dtype):
-    """Bounds that every value of a dtype keeps."""
+    """Return bounds that every value of a dtype satisfies."""
     if dtype.is_floating_point:
         return float("-inf"), float("inf")
     return torch.iinfo(dtype).min, torch.iinfo(dtype).max
@@ -276,7 +283,7 @@ def _limits(dtype):
 
 @converter(aten.nan_to_num.default)
 def nan_to_num(self, nan=None, posinf=None, neginf=None):
-    """Finite numbers for NaN and the infinities: 0 and the largest ones unless told otherwise."""
+    """Replace NaN and the infinities by finite numbers: by default 0 and the largest ones."""
     dtype = torch_dtype(self)
     if not dtype.is_floating_point:
         return ge.TensorMove(self)
@@ -293,39 +300,39 @@ def nan_to_num(self, nan=None, posinf=None, neginf=None):
 
 @converter(aten.real.default)
 def real(self, *, meta_outputs):
-    """The real part."""
+    """Return the real part."""
     return ge.Real(self, Tout=meta_outputs.dtype) if torch_dtype(self).is_complex else ge.Identity(self)
 
 
 @converter(aten.imag.default)
 def imag(self, *, meta_outputs):
-    """The imaginary part."""
+    """Return the imaginary part."""
     return ge.Imag(self, Tout=meta_outputs.dtype)
 
 
 @converter(aten.complex.default)
 def complex_(real, imag, *, meta_outputs):
-    """A complex number from its parts."""
+    """Return a complex number from its parts."""
     return ge.Complex(real, imag, Tout=meta_outputs.dtype)
 
 
 @converter(aten.view_as_real.default)
 def view_as_real(self, *, meta_outputs):
-    """Real and imaginary part side by side in a new last dim."""
+    """Return real and imaginary part in a new last dim."""
     parts = [part(self, Tout=meta_outputs.dtype) for part in (ge.Real, ge.Imag)]
     return ge.Pack(parts, axis=self.rank, N=2)
 
 
 @converter(aten.view_as_complex.default)
 def view_as_complex(self, *, meta_outputs):
-    """The pairs in the last dim as complex numbers."""
+    """Return the pairs in the last dim as complex numbers."""
     real, imag = ge.Unpack(self, num=2, axis=self.rank - 1, outputs=2)
     return ge.Complex(real, imag, Tout=meta_outputs.dtype)
 
 
 @converter(aten.angle.default)
 def angle(self, *, meta_outputs):
-    """The argument of a complex number; of a real one 0, or pi if it is negative."""
+    """Return the argument of a complex number; for a real one 0, or pi if it is negative."""
     if torch_dtype(self).is_complex:
         return ge.Angle(self, Tout=meta_outputs.dtype)
     x = cast(self, meta_outputs.dtype)
@@ -335,11 +342,11 @@ def angle(self, *, meta_outputs):
 
 @converter(aten.conj_physical.default, aten._conj_physical.default, aten._conj.default)
 def conj(self):
-    """The conjugate."""
+    """Return the conjugate."""
     return ge.Conj(self) if torch_dtype(self).is_complex else ge.TensorMove(self)
 
 
 @converter(aten.resolve_conj.default, aten.resolve_neg.default)
 def resolve(self):
-    """Lazy conjugates and negations do not exist in the IR."""
+    """Return the tensor unchanged: the IR has no lazy conjugates and negations."""
     return ge.Identity(self)

@@ -1,4 +1,4 @@
-"""Orthogonal polynomials: one loop over the degree, which is data, so it is a While of the IR.
+"""Orthogonal polynomials: one loop over the degree, which is data, as a While of the IR.
 
 Each family is its polynomial of degree 1 and the step from degrees j-1 and j to j+1.
 """
@@ -22,7 +22,9 @@ Step = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """a·b - c, rounded once as in eager's loop, whose results differ visibly from those rounded twice."""
+    """Return a·b - c, rounded once as in eager's loop, whose results differ visibly from those
+    rounded twice.
+    """
     if a.dtype != torch.float32:
         return a * b - c
     return (a.double() * b.double() - c.double()).float()
@@ -48,12 +50,14 @@ FAMILIES: dict[str, tuple[First, Step]] = {
         lambda x, j, p, q: fused((2 * j + 1) * x, q, j * p) / (j + 1),
     ),
 }
-# Above this degree eager gives up on Hermite polynomials.
+# Above this degree eager returns no Hermite polynomials.
 HERMITE_LIMIT = {torch.float32: 128, torch.float64: 512}
 
 
 def polynomial(family: str, shifted: bool, x: Any, n: Any) -> Tensor:
-    """The polynomial of degree n (cut to a whole number) at x, element by element; 0 below degree 0."""
+    """Return the polynomial of degree n (truncated to an integer) at x, element by element; 0 below
+    degree 0.
+    """
     first, step = FAMILIES[family]
     dtype = torch.result_type(x, n)
     dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()

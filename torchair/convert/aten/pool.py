@@ -1,7 +1,7 @@
-"""ATen pooling. The one-dimensional forms are taken apart by torch itself.
+"""ATen pooling. torch itself decomposes the one-dimensional forms.
 
-GE has no adaptive pools of volumes, none with a symbolic result size and no fractional ones. Windows are
-then gathered first: for means along each dim after the other, for maxima at once.
+GE has no adaptive pools of volumes, none with a symbolic result size and no fractional ones. Their windows
+are gathered first: for means along one dim after the other, for maxima all together.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ aten = torch.ops.aten
 
 
 def each(values, count):
-    """One number per spatial dim."""
+    """Return one number per spatial dim."""
     values = [values] if isinstance(values, int) else list(values)
     return values * count if len(values) == 1 else values
 
 
 def batched(spatial, *tensors):
-    """The tensors with a batch dim, and a function that takes it off the results."""
+    """Add a batch dim to the tensors; return them and a function that removes it from the results."""
     if tensors[0].rank == spatial + 2:
         return tensors, lambda x: x
     return [ge.Unsqueeze(x, axes=[0]) for x in tensors], lambda x: ge.Squeeze(x, axis=[0])
 
 
 def max_window(spatial, kernel_size, stride, padding, dilation, ceil_mode):
-    """The attributes of a max pool: plain vectors over the spatial dims, INT64 indices."""
+    """Return the attributes of a max pool: plain vectors over the spatial dims, INT64 indices."""
     return {
         "ksize": each(kernel_size, spatial),
         "strides": each(stride or kernel_size, spatial),
@@ -59,7 +59,7 @@ def max_window(spatial, kernel_size, stride, padding, dilation, ceil_mode):
 
 @converter(aten.max_pool2d_with_indices.default)
 def max_pool2d_with_indices(self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
-    """(maxima, their flat indices in the plane)."""
+    """Return (maxima, their flat indices in the plane)."""
     (x,), restore = batched(2, self)
     made = ge.MaxPoolWithArgmaxV3(x, **max_window(2, kernel_size, stride, padding, dilation, ceil_mode))
     return [restore(result) for result in made]
@@ -69,7 +69,7 @@ def max_pool2d_with_indices(self, kernel_size, stride=(), padding=0, dilation=1,
 def max_pool2d_with_indices_backward(
     grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices
 ):
-    """The gradient goes to the maxima."""
+    """Pass the gradient to the maxima."""
     tensors, restore = batched(2, self, grad_output, indices)
     window = max_window(2, kernel_size, stride, padding, dilation, ceil_mode)
     return restore(ge.MaxPoolGradWithArgmaxV3(*tensors, **window))
@@ -77,14 +77,14 @@ def max_pool2d_with_indices_backward(
 
 @converter(aten.max_pool3d_with_indices.default)
 def max_pool3d_with_indices(self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
-    """(maxima, their flat indices in the volume)."""
+    """Return (maxima, their flat indices in the volume)."""
     (x,), restore = batched(3, self)
     made = ge.MaxPool3DWithArgmaxV2(x, **max_window(3, kernel_size, stride, padding, dilation, ceil_mode))
     return [restore(result) for result in made]
 
 
 def average_window(spatial, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
-    """The attributes of an average pool: vectors over all dims, pads on both sides."""
+    """Return the attributes of an average pool: vectors over all dims, pads on both sides."""
     padding_counts = (
         {"exclusive": not count_include_pad, "data_format": "NCHW"}
         if spatial == 2
@@ -104,7 +104,7 @@ def average_window(spatial, kernel_size, stride, padding, ceil_mode, count_inclu
 def avg_pool2d(
     self, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
 ):
-    """Means of windows of a plane."""
+    """Return means of windows of a plane."""
     return average(
         ge.AvgPoolV2, 2, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
     )
@@ -114,7 +114,7 @@ def avg_pool2d(
 def avg_pool3d(
     self, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
 ):
-    """Means of windows of a volume."""
+    """Return means of windows of a volume."""
     return average(
         ge.AvgPool3D, 3, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
     )
@@ -129,7 +129,7 @@ def average(make, spatial, x, *window):
 def avg_pool2d_backward(
     grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
 ):
-    """Each window's gradient spread over its elements."""
+    """Distribute each window's gradient over its elements."""
     window = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
     return average_gradient(ge.AvgPoolV2Grad, 2, self, grad_output, *window)
 
@@ -138,7 +138,7 @@ def avg_pool2d_backward(
 def avg_pool3d_backward(
     grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
 ):
-    """Each window's gradient spread over its elements."""
+    """Distribute each window's gradient over its elements."""
     window = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
     return average_gradient(ge.AvgPool3DGrad, 3, self, grad_output, *window)
 
@@ -149,19 +149,19 @@ def average_gradient(make, spatial, x, grad, *window):
 
 
 def wanted_sizes(output_size, spatial):
-    """The result size of every spatial dim: ints, or numbers of the graph."""
+    """Return the result size of every spatial dim: ints, or numbers of the graph."""
     if not isinstance(output_size, Tensor):
         return each(output_size, spatial)
     return [ge.Gather(output_size, cast(dim, INT64)) for dim in range(spatial)]
 
 
 def is_static(numbers):
-    """Are all of them ints?"""
+    """Return whether all of them are ints."""
     return all(isinstance(number, int) for number in numbers)
 
 
 def spans(size, parts):
-    """(first, behind the last) of the windows that divide a dim, a column each."""
+    """Return (start, end) of the windows that divide a dim, a column each."""
     if isinstance(size, int) and isinstance(parts, int):
         first = torch.arange(parts) * size // parts
         last = ((torch.arange(parts) + 1) * size + parts - 1) // parts
@@ -173,8 +173,10 @@ def spans(size, parts):
 
 
 def window_sums(x, dim, parts):
-    """(sums over windows that divide a dim, their lengths). No product with a matrix of zeros and ones: a
-    window must not read what is infinite outside of it.
+    """Return (sums over windows that divide a dim, their lengths).
+
+    A product with a matrix of zeros and ones does not work: a window must not read infinite values outside
+    it.
     """
     size, rest = size_of(x, dim), list(range(2, 1 + x.rank - dim))
     first, last = spans(size, parts)
@@ -186,12 +188,12 @@ def window_sums(x, dim, parts):
 
 
 def lengths(first, last, x, dim):
-    """Those of windows of a dim, of the dtype of `x`."""
+    """Return the lengths of windows of a dim, in the dtype of `x`."""
     return along(cast(ge.Sub(last, first), x.dtype), dim, x.rank)
 
 
 def adaptive_mean(spatial, self, output_size):
-    """Means of windows that divide all spatial dims."""
+    """Return means of windows that divide all spatial dims."""
     x, first = wide(self), self.rank - spatial
     for place, parts in enumerate(wanted_sizes(output_size, spatial)):
         x = ge.Div(*window_sums(x, first + place, parts))
@@ -199,8 +201,10 @@ def adaptive_mean(spatial, self, output_size):
 
 
 def adaptive_mean_gradient(spatial, grad_output, self):
-    """Each window's gradient spread over its elements. The windows that have an element are those that it
-    would have if as many elements divided a dim of the windows.
+    """Distribute each window's gradient over its elements.
+
+    The windows that contain an element are those that it would have if the elements divided a dim of the
+    windows.
     """
     x, first = wide(grad_output), self.rank - spatial
     for dim in range(first, self.rank):
@@ -210,13 +214,13 @@ def adaptive_mean_gradient(spatial, grad_output, self):
 
 
 def wide(x):
-    """At least float32."""
+    """Cast to at least float32."""
     return cast(x, FLOAT) if torch_dtype(x) in (torch.float16, torch.bfloat16) else x
 
 
 @converter(aten._adaptive_avg_pool2d.default)
 def adaptive_avg_pool2d(self, output_size):
-    """Means of windows that divide the plane into `output_size` parts."""
+    """Return means of windows that divide the plane into `output_size` parts."""
     if isinstance(output_size, Tensor):
         return adaptive_mean(2, self, output_size)
     (x,), restore = batched(2, self)
@@ -225,7 +229,7 @@ def adaptive_avg_pool2d(self, output_size):
 
 @converter(aten._adaptive_avg_pool2d_backward.default)
 def adaptive_avg_pool2d_backward(grad_output, self):
-    """Each window's gradient spread over its elements."""
+    """Distribute each window's gradient over its elements."""
     (x, grad), restore = batched(2, self, grad_output)
     shape = static_sizes(x)
     if shape is None:
@@ -234,7 +238,7 @@ def adaptive_avg_pool2d_backward(grad_output, self):
 
 
 def even_windows(self, wanted):
-    """The size of the windows where all are alike and known, else None."""
+    """Return the size of the windows if all are equal and known, else None."""
     have = sizes(self)[self.rank - len(wanted) :]
     if not is_static(have) or not is_static(wanted) or any(part == 0 for part in wanted):
         return None
@@ -244,7 +248,7 @@ def even_windows(self, wanted):
 
 @converter(aten._adaptive_avg_pool3d.default)
 def adaptive_avg_pool3d(self, output_size):
-    """Means of windows that divide the volume into `output_size` parts."""
+    """Return means of windows that divide the volume into `output_size` parts."""
     window = even_windows(self, wanted_sizes(output_size, 3))
     if window is None:
         return adaptive_mean(3, self, output_size)
@@ -253,19 +257,19 @@ def adaptive_avg_pool3d(self, output_size):
 
 @converter(aten._adaptive_avg_pool3d_backward.default)
 def adaptive_avg_pool3d_backward(grad_output, self):
-    """Each window's gradient spread over its elements."""
+    """Distribute each window's gradient over its elements."""
     return adaptive_mean_gradient(3, grad_output, self)
 
 
 def largest_of(windows, places):
-    """(maxima, their places) of windows in the last dim."""
+    """Return (maxima, their places) of windows in the last dim."""
     best, values = ge.ArgMaxWithValue(windows, dimension=windows.rank - 1)
     best = ge.Unsqueeze(cast(best, INT64), axes=[best.rank])
     return values, ge.Squeeze(ge.GatherElements(places, best, dim=places.rank - 1), axis=[places.rank - 1])
 
 
 def window_maxima(x, places, output, count):
-    """(maxima, flat indices): `places` says where in the flat plane the elements of all windows are."""
+    """Return (maxima, flat indices); `places` holds the flat indices of the elements of all windows."""
     lead = [size_of(x, 0), size_of(x, 1)]
     line = ge.Reshape(x, pack([*lead, -1]))
     picked = ge.GatherElements(line, ge.Reshape(places, pack([*lead, -1])), dim=2)
@@ -274,10 +278,10 @@ def window_maxima(x, places, output, count):
 
 
 def flat_windows(starts, ends, sizes_, reach):
-    """Where the elements of all windows are in the flat plane: [N, C, windows per dim, elements per dim].
+    """Return the flat indices of the elements of all windows: [N, C, windows per dim, elements per dim].
 
     `starts` has the first element of the windows of each dim as [N or 1, C or 1, windows]. A window has
-    `reach` elements; those that would come after its end repeat its last one.
+    `reach` elements; those after its end repeat its last one.
     """
     spatial = len(starts)
     rank, flat = 2 + 2 * spatial, None
@@ -295,7 +299,7 @@ def flat_windows(starts, ends, sizes_, reach):
 
 
 def adaptive_maxima(spatial, self, output_size):
-    """(maxima of windows that divide the spatial dims, their flat indices)."""
+    """Return (maxima of windows that divide the spatial dims, their flat indices)."""
     (x,), restore = batched(spatial, self)
     output = wanted_sizes(output_size, spatial)
     have = [size_of(x, 2 + dim) for dim in range(spatial)]
@@ -310,7 +314,7 @@ def adaptive_maxima(spatial, self, output_size):
 
 
 def longest(size, parts):
-    """No window of `parts` that divide a dim has more elements."""
+    """Return the maximum number of elements of the windows that divide a dim into `parts`."""
     if isinstance(size, int) and isinstance(parts, int):
         place = torch.arange(max(parts, 1))
         return int((((place + 1) * size + parts - 1) // max(parts, 1) - place * size // max(parts, 1)).max())
@@ -320,7 +324,7 @@ def longest(size, parts):
 
 @converter(aten.adaptive_max_pool2d.default)
 def adaptive_max_pool2d(self, output_size):
-    """(maxima of windows that divide the plane, their flat indices)."""
+    """Return (maxima of windows that divide the plane, their flat indices)."""
     if isinstance(output_size, Tensor):
         return adaptive_maxima(2, self, output_size)
     (x,), restore = batched(2, self)
@@ -330,7 +334,7 @@ def adaptive_max_pool2d(self, output_size):
 
 @converter(aten.adaptive_max_pool3d.default)
 def adaptive_max_pool3d(self, output_size):
-    """(maxima of windows that divide the volume, their flat indices)."""
+    """Return (maxima of windows that divide the volume, their flat indices)."""
     window = even_windows(self, wanted_sizes(output_size, 3))
     if window is None:
         return adaptive_maxima(3, self, output_size)
@@ -338,7 +342,9 @@ def adaptive_max_pool3d(self, output_size):
 
 
 def fractional_starts(samples, size, parts, reach):
-    """Where the windows of a dim start, from one random number per plane: the last ends with the dim."""
+    """Return where the windows of a dim start, from one random number per plane; the last ends with
+    the dim.
+    """
     rest = size - reach if isinstance(size, int) else ge.Sub(size, cast(reach, INT64))
     last = ge.Reshape(cast(rest, INT64), [1, 1, 1])
     shape = [size_of(samples, 0), size_of(samples, 1), 1]
@@ -353,7 +359,7 @@ def fractional_starts(samples, size, parts, reach):
 
 
 def fractional(spatial, self, kernel_size, output_size, random_samples, order):
-    """(maxima, flat indices) of windows whose places are random; `order` is the dim of each random number."""
+    """Return (maxima, flat indices) of randomly placed windows; `order` is the dim of each random number."""
     (x,), restore = batched(spatial, self)
     reach, output = each(kernel_size, spatial), each(output_size, spatial)
     samples = ge.Unpack(random_samples, num=spatial, axis=2, outputs=spatial)
@@ -367,18 +373,18 @@ def fractional(spatial, self, kernel_size, output_size, random_samples, order):
 
 @converter(aten.fractional_max_pool2d.default)
 def fractional_max_pool2d(self, kernel_size, output_size, random_samples):
-    """The first random number of a plane is for its width."""
+    """Pool with the first random number of a plane for its width."""
     return fractional(2, self, kernel_size, output_size, random_samples, (1, 0))
 
 
 @converter(aten.fractional_max_pool3d.default)
 def fractional_max_pool3d(self, kernel_size, output_size, random_samples):
-    """The random numbers of a volume are in the order of its dims."""
+    """Pool with the random numbers of a volume in the order of its dims."""
     return fractional(3, self, kernel_size, output_size, random_samples, (0, 1, 2))
 
 
 def to_maxima(spatial, grad_output, self, indices):
-    """Every gradient added where its maximum was."""
+    """Add every gradient at the position of its maximum."""
     lead = [size_of(self, dim) for dim in range(self.rank - spatial)]
     total = functools.reduce(product, [size_of(self, dim) for dim in range(len(lead), self.rank)], 1)
     zeros = ge.Fill(pack([*lead, total]), like(0, grad_output))
@@ -389,25 +395,25 @@ def to_maxima(spatial, grad_output, self, indices):
 
 @converter(aten.adaptive_max_pool2d_backward.default)
 def adaptive_max_pool2d_backward(grad_output, self, indices):
-    """The gradient goes to the maxima."""
+    """Pass the gradient to the maxima."""
     return to_maxima(2, grad_output, self, indices)
 
 
 @converter(aten.adaptive_max_pool3d_backward.default)
 def adaptive_max_pool3d_backward(grad_output, self, indices):
-    """The gradient goes to the maxima."""
+    """Pass the gradient to the maxima."""
     return to_maxima(3, grad_output, self, indices)
 
 
 @converter(aten.fractional_max_pool2d_backward.default)
 def fractional_max_pool2d_backward(grad_output, self, kernel_size, output_size, indices):
-    """The gradient goes to the maxima."""
+    """Pass the gradient to the maxima."""
     return to_maxima(2, grad_output, self, indices)
 
 
 @converter(aten.fractional_max_pool3d_backward.default)
 def fractional_max_pool3d_backward(grad_output, self, kernel_size, output_size, indices):
-    """The gradient goes to the maxima."""
+    """Pass the gradient to the maxima."""
     return to_maxima(3, grad_output, self, indices)
 
 
@@ -415,5 +421,5 @@ def fractional_max_pool3d_backward(grad_output, self, kernel_size, output_size, 
 def max_pool3d_with_indices_backward(
     grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices
 ):
-    """The gradient goes to the maxima."""
+    """Pass the gradient to the maxima."""
     return to_maxima(3, grad_output, self, indices)

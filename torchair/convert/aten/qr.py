@@ -1,7 +1,8 @@
-"""QR as LAPACK keeps it: R above, and below the diagonal the vectors of Householder reflectors 1 - tau v v^H.
+"""QR as LAPACK stores it: R above, and below the diagonal the vectors of Householder reflectors 1 - tau v
+v^H.
 
-The IR's Qr gives products of them only, so the columns are reduced one by one, in torch calls that convert.
-Of many columns LAPACK's call is carried through: it works on blocks of them, and is far faster.
+The IR's Qr returns only products of them, so the columns are reduced one by one, in torch calls that convert.
+For many columns LAPACK's call becomes an opaque op: it works on blocks of columns, and is far faster.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ UNROLLED = 16
 
 
 def reduced(step: int, packed: Tensor, tau: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, ...]:
-    """The reflector that leaves nothing below the diagonal in one column, applied to the columns behind."""
+    """Apply the reflector that clears one column below the diagonal to the following columns."""
     column = packed[..., step : step + 1]
     alpha = column[..., step : step + 1, :]
     below = torch.where(rows > step, column, 0)
@@ -31,18 +32,18 @@ def reduced(step: int, packed: Tensor, tau: Tensor, rows: Tensor, columns: Tenso
     tail = torch.where(is_done, 0, below / (alpha - beta))
     v = torch.where(rows == step, 1, tail)
     turned = packed - weight.conj() * v * (v.conj() * packed).sum(-2, keepdim=True)
-    made = torch.where(rows < step, column, torch.where(rows == step, beta, tail))
-    packed = torch.where(columns > step, turned, torch.where(columns == step, made, packed))
+    result = torch.where(rows < step, column, torch.where(rows == step, beta, tail))
+    packed = torch.where(columns > step, turned, torch.where(columns == step, result, packed))
     return packed, torch.where(columns[: tau.shape[-1]] == step, weight.squeeze(-1), tau)
 
 
 @register_decomposition(aten.geqrf.default)
 def geqrf(self: Tensor) -> tuple[Tensor, Tensor]:
-    """R with the vectors of the reflectors below, and their weights."""
+    """Return R with the vectors of the reflectors below, and their weights."""
     m, n = self.shape[-2:]
     count = torch.sym_min(m, n)
     if not isinstance(count, int) or count > UNROLLED:
-        raise NotImplementedError(f"it is unrolled up to {UNROLLED} columns, and has {count}")
+        raise NotImplementedError(f"it is unrolled for up to {UNROLLED} columns, but has {count}")
     rows = torch.arange(m, device=self.device).unsqueeze(-1)
     columns = torch.arange(n, device=self.device)
     packed, tau = self.clone(), self.new_zeros([*self.shape[:-2], count])

@@ -1,6 +1,6 @@
 """ATen's random ops: Stateless ops of the IR with the graph's random state, and transforms of their numbers.
 
-An op that draws from a generator object of the caller's is carried through: no graph holds that object.
+An op with an explicit generator object becomes an opaque op: no graph can hold that object.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def default_generator(*args: Any, generator: Any = None, pin_memory: Any = None, **kwargs: Any) -> str | None:
-    """Converters here know the default generator of a device alone."""
+    """Return why a call is declined: converters here support only the default generator of a device."""
     if any(isinstance(arg, torch.Generator) for arg in (generator, *args)):
-        return "it draws from a generator object"
+        return "it uses a generator object"
     return "its result is in pinned memory" if pin_memory else None
 
 
 def _real(spec: Any) -> int:
-    """The data type of drawn numbers; torch's other types have no random ops in the IR."""
+    """Return the data type of random numbers; torch's other types have no random ops in the IR."""
     if spec.torch_dtype not in _REAL:
-        raise NotImplementedError(f"no IR op draws numbers of {spec.torch_dtype}")
+        raise NotImplementedError(f"no IR op generates numbers of {spec.torch_dtype}")
     return spec.dtype
 
 
-def _placed(made: Tensor, spec: Any) -> Tensor:
-    """An op that reads no tensor makes its result where the FX node has it."""
+def _on_device(made: Tensor, spec: Any) -> Tensor:
+    """Set the device of an op that reads no tensor to that of the FX node."""
     meta = made.meta
     if isinstance(meta, torch.Tensor) and meta.device != spec.device:
         made.meta = meta.to(spec.device)
@@ -56,7 +56,7 @@ def _key_and_counter(spec: Any) -> tuple[Tensor, Tensor]:
 
 def _draw(op: Callable[..., Tensor], shape: Any, spec: Any, dtype: int) -> Tensor:
     key, counter = _key_and_counter(spec)
-    return _placed(op(_sizes(shape), key, counter, cast(_PHILOX, ge.DataType.DT_INT32), dtype=dtype), spec)
+    return _on_device(op(_sizes(shape), key, counter, cast(_PHILOX, ge.DataType.DT_INT32), dtype=dtype), spec)
 
 
 def _sizes(shape: Any) -> Tensor:
@@ -64,7 +64,7 @@ def _sizes(shape: Any) -> Tensor:
 
 
 def _affine(x: Tensor, scale: Any, shift: Any, dtype: int) -> Tensor:
-    """x · scale + shift, in 32 bits at least."""
+    """Return x · scale + shift, in at least 32 bits."""
     wide = DOUBLE if dtype == DOUBLE else FLOAT
     x = cast(x, wide)
     if not (isinstance(scale, int | float) and scale == 1):
@@ -76,31 +76,31 @@ def _affine(x: Tensor, scale: Any, shift: Any, dtype: int) -> Tensor:
 
 @converter(aten.rand.default, aten.rand.generator, only=default_generator)
 def rand(size, *, meta_outputs, **_):
-    """Uniform in [0, 1)."""
+    """Return uniform numbers in [0, 1)."""
     return _draw(ge.StatelessRandomUniformV2, size, meta_outputs, _real(meta_outputs))
 
 
 @converter(aten.randn.default, aten.randn.generator, only=default_generator)
 def randn(size, *, meta_outputs, **_):
-    """Standard normal."""
+    """Return standard normal numbers."""
     return _draw(ge.StatelessRandomNormalV2, size, meta_outputs, _real(meta_outputs))
 
 
 @converter(aten.rand_like.default, only=default_generator)
 def rand_like(self, *, meta_outputs, **_):
-    """Uniform in [0, 1), of the sizes of another tensor."""
+    """Return uniform numbers in [0, 1) with the sizes of another tensor."""
     return rand(shape_of(self), meta_outputs=meta_outputs)
 
 
 @converter(aten.randn_like.default, only=default_generator)
 def randn_like(self, *, meta_outputs, **_):
-    """Standard normal, of the sizes of another tensor."""
+    """Return standard normal numbers with the sizes of another tensor."""
     return randn(shape_of(self), meta_outputs=meta_outputs)
 
 
 @converter(aten.uniform.default, only=default_generator)
 def uniform(self, *interval, meta_outputs, generator=None, **named):
-    """Uniform between two numbers."""
+    """Return uniform numbers between two bounds."""
     low, high = _pair(interval, named, ("from", "to"), (0.0, 1.0))
     unit = rand(shape_of(self), meta_outputs=meta_outputs)
     return _affine(unit, high - low, low, meta_outputs.dtype)
@@ -109,7 +109,7 @@ def uniform(self, *interval, meta_outputs, generator=None, **named):
 def _pair(
     given: tuple[Any, ...], named: dict[str, Any], names: tuple[str, str], default: tuple[Any, Any]
 ) -> tuple[Any, Any]:
-    """Two numbers that may be given by place, by name (one of them a Python word) or not at all."""
+    """Return two numbers that are passed by position, by name (one is a Python keyword) or not at all."""
     listed = [*given, *(None,) * (2 - len(given))]
     first, second = (
         named.get(name, missing) if value is None else value
@@ -120,13 +120,13 @@ def _pair(
 
 @converter(aten.normal_functional.default, only=default_generator)
 def normal_functional(self, mean=0.0, std=1.0, *, generator=None, meta_outputs):
-    """Normal numbers of the sizes of another tensor."""
+    """Return normal numbers with the sizes of another tensor."""
     return _affine(randn(shape_of(self), meta_outputs=meta_outputs), std, mean, meta_outputs.dtype)
 
 
 @converter(aten.normal.float_float, only=default_generator)
 def normal_of_size(mean, std, size, *, meta_outputs, **_):
-    """Normal numbers."""
+    """Return normal numbers."""
     return _affine(randn(size, meta_outputs=meta_outputs), std, mean, meta_outputs.dtype)
 
 
@@ -134,7 +134,7 @@ def normal_of_size(mean, std, size, *, meta_outputs, **_):
     aten.normal.Tensor_float, aten.normal.float_Tensor, aten.normal.Tensor_Tensor, only=default_generator
 )
 def normal(mean=0.0, std=1.0, *, generator=None, meta_outputs):
-    """Normal numbers, mean and deviation for each element."""
+    """Return normal numbers with mean and deviation for each element."""
     tensors = [part for part in (mean, std) if isinstance(part, Tensor)]
     like = tensors[0]
     if len(tensors) == 2 and len({str(part.symsize) for part in tensors}) == 2:
@@ -145,42 +145,42 @@ def normal(mean=0.0, std=1.0, *, generator=None, meta_outputs):
 
 @converter(aten.randint.default, aten.randint.generator, only=default_generator)
 def randint(high, size, *, meta_outputs, **_):
-    """Whole numbers below `high`."""
+    """Return integers below `high`."""
     return randint_from(0, high, size, meta_outputs=meta_outputs)
 
 
 @converter(aten.randint.low, aten.randint.low_generator, only=default_generator)
 def randint_from(low, high, size, *, meta_outputs, **_):
-    """Whole numbers from `low` to below `high`."""
+    """Return integers from `low` to below `high`."""
     key, counter = _key_and_counter(meta_outputs)
     bounds = promote(low, high, to=INT64)
     alg = cast(_PHILOX, ge.DataType.DT_INT32)
-    made = ge.StatelessRandomUniformIntV2(_sizes(size), key, counter, alg, *bounds)
-    return cast(_placed(made, meta_outputs), meta_outputs.dtype)
+    result = ge.StatelessRandomUniformIntV2(_sizes(size), key, counter, alg, *bounds)
+    return cast(_on_device(result, meta_outputs), meta_outputs.dtype)
 
 
 @converter(aten.randint_like.default, aten.randint_like.Tensor, only=default_generator)
 def randint_like(self, high, *, meta_outputs, **_):
-    """Whole numbers below `high`, of the sizes of another tensor."""
+    """Return integers below `high` with the sizes of another tensor."""
     high = ge.Reshape(high, []) if isinstance(high, Tensor) and high.rank else high
     return randint_from(0, high, shape_of(self), meta_outputs=meta_outputs)
 
 
 @converter(aten.randint_like.low_dtype, only=default_generator)
 def randint_like_from(self, low, high, *, meta_outputs, **_):
-    """Whole numbers from `low` to below `high`, of the sizes of another tensor."""
+    """Return integers from `low` to below `high` with the sizes of another tensor."""
     return randint_from(low, high, shape_of(self), meta_outputs=meta_outputs)
 
 
 @converter(aten.random.to, only=default_generator)
 def random_to(self, to, *, generator=None, meta_outputs):
-    """Whole numbers in [0, to), of the sizes and dtype of another tensor."""
+    """Return integers in [0, to) with the sizes and dtype of another tensor."""
     return randint_from(0, to, shape_of(self), meta_outputs=meta_outputs)
 
 
 @converter(aten.random.default, only=default_generator)
 def random(self, *, generator=None, meta_outputs):
-    """Whole numbers over all that the dtype represents exactly."""
+    """Return integers over the range that the dtype represents exactly."""
     dtype = meta_outputs.torch_dtype
     if dtype == torch.int64:
         raise NotImplementedError("the upper bound does not fit into INT64")
@@ -192,17 +192,17 @@ def random(self, *, generator=None, meta_outputs):
 
 @converter(aten.randperm.default, aten.randperm.generator, only=default_generator)
 def randperm(n, *, meta_outputs, **_):
-    """The numbers 0 … n - 1 in a random order."""
+    """Return the numbers 0 … n - 1 in a random order."""
     seed, offset = random_state(meta_outputs.device)
-    made = ge.StatelessRandperm(cast(n, INT64), seed, offset, layout=1, dtype=meta_outputs.dtype)
-    return _placed(made, meta_outputs)
+    result = ge.StatelessRandperm(cast(n, INT64), seed, offset, layout=1, dtype=meta_outputs.dtype)
+    return _on_device(result, meta_outputs)
 
 
 @converter(aten.multinomial.default, only=default_generator)
 def multinomial(self, num_samples, replacement=False, *, generator=None, meta_outputs):
-    """Positions of each row, by weight."""
+    """Return positions of each row, by weight."""
     if isinstance(num_samples, Tensor):
-        raise NotImplementedError("the number of samples is an attribute, and here a symbol")
+        raise NotImplementedError("the number of samples is symbolic, but it is an attribute")
     seed, offset = random_state(meta_outputs.device)
     return ge.MultinomialWithReplacement(
         self, seed, offset, numsamples=num_samples, replacement=bool(replacement)
@@ -211,7 +211,7 @@ def multinomial(self, num_samples, replacement=False, *, generator=None, meta_ou
 
 @converter(aten.poisson.default, only=default_generator)
 def poisson(self, generator=None, *, meta_outputs):
-    """Poisson numbers of rate `self`."""
+    """Return Poisson numbers with rate `self`."""
     state = pack(random_state(meta_outputs.device))
     return ge.StatelessRandomPoisson(_sizes(shape_of(self)), state, self, dtype=meta_outputs.dtype)
 
@@ -223,28 +223,28 @@ def _bernoulli(shape: Any, prob: Any, device: torch.device, dtype: int) -> Tenso
 
 @converter(aten.bernoulli.default, only=default_generator)
 def bernoulli(self, *, generator=None, meta_outputs):
-    """1 with the probability that stands in `self`."""
+    """Return 1 with probability `self`, else 0."""
     return _bernoulli(shape_of(self), _chances(self), meta_outputs.device, meta_outputs.dtype)
 
 
 def _chances(p: Tensor) -> Tensor:
-    """The IR has no probabilities of BF16."""
+    """Cast probabilities: the IR supports none in BF16."""
     return cast(p, FLOAT) if p.dtype == ge.DataType.DT_BF16 else p
 
 
 @converter(aten.bernoulli.p, aten.bernoulli.Tensor, only=default_generator)
 def bernoulli_of(self, p=0.5, *, generator=None, meta_outputs):
-    """1 with probability `p`, of the sizes and dtype of another tensor."""
+    """Return 1 with probability `p`, with the sizes and dtype of another tensor."""
     chances = _chances(p) if isinstance(p, Tensor) else cast(float(p), FLOAT)
-    made = _bernoulli(shape_of(self), chances, meta_outputs.device, meta_outputs.dtype)
-    return _placed(made, meta_outputs)
+    result = _bernoulli(shape_of(self), chances, meta_outputs.device, meta_outputs.dtype)
+    return _on_device(result, meta_outputs)
 
 
 @converter(aten.native_dropout.default)
 def native_dropout(input, p, train=None, *, meta_outputs):
-    """Each element is kept with probability 1 - p, and then scaled; the mask is for the backward pass.
+    """Keep each element with probability 1 - p and scale it; the mask is for the backward pass.
 
-    A device whose kernel packs the mask into bits says so by its dtype, UINT8.
+    A UINT8 mask means that the device's kernel packs the mask into bits.
     """
     spec, mask_spec = meta_outputs
     if train is False or p == 0:
@@ -257,27 +257,27 @@ def native_dropout(input, p, train=None, *, meta_outputs):
         mask = ge.StatelessDropOutGenMask(
             _sizes(shape_of(input)), cast(keep, FLOAT), seed, cast(0, INT64), pack([0, offset])
         )
-        mask = _placed(mask, mask_spec)
+        mask = _on_device(mask, mask_spec)
         return ge.DropOutDoMask(input, mask, cast(keep, FLOAT)), mask
-    kept = _placed(_bernoulli(shape_of(input), cast(keep, FLOAT), spec.device, BOOL), spec)
-    return scaled(ge.Mul(input, cast(kept, input.dtype)), 1.0 / keep), kept
+    keep_mask = _on_device(_bernoulli(shape_of(input), cast(keep, FLOAT), spec.device, BOOL), spec)
+    return scaled(ge.Mul(input, cast(keep_mask, input.dtype)), 1.0 / keep), keep_mask
 
 
 @converter(aten.native_dropout_backward.default)
 def native_dropout_backward(grad_output, mask, scale):
-    """The gradient of what was kept, scaled."""
+    """Return the scaled gradient of the kept elements."""
     if mask.dtype == ge.DataType.DT_UINT8:
         return ge.DropOutDoMask(grad_output, mask, cast(1.0 / scale, FLOAT))
     return scaled(ge.Mul(grad_output, cast(mask, grad_output.dtype)), float(scale))
 
 
 def _wide(spec: Any) -> int:
-    """Torch transforms numbers of 64 bits on the CPU, of 32 elsewhere."""
+    """Return the width in which torch transforms: 64 bits on the CPU, 32 elsewhere."""
     return DOUBLE if spec.device.type == "cpu" or spec.torch_dtype == torch.float64 else FLOAT
 
 
 def _unit(self: Tensor, spec: Any) -> Tensor:
-    """Uniform numbers for a transform."""
+    """Return uniform numbers for a transform."""
     return _draw(ge.StatelessRandomUniformV2, shape_of(self), spec, _wide(spec))
 
 
@@ -290,11 +290,11 @@ def exponential(self, lambd=1.0, *, generator=None, meta_outputs):
 
 @converter(aten.geometric.default, only=default_generator)
 def geometric(self, p, *, generator=None, meta_outputs):
-    """How many trials until one succeeds: ⌈log(u) / log(1 - p)⌉."""
+    """Return the number of trials until one succeeds: ⌈log(u) / log(1 - p)⌉."""
     unit = _unit(self, meta_outputs)
     if p == 1:
         return cast(ge.OnesLike(unit), meta_outputs.dtype)
-    # The generator may give 0, which has no logarithm.
+    # The generator may return 0, which has no logarithm.
     above_zero = ge.Maximum(unit, cast(2.0**-24, unit.dtype))
     logs = ge.Log(above_zero)
     return cast(ge.Ceil(ge.RealDiv(logs, cast(math.log1p(-p), unit.dtype))), meta_outputs.dtype)
@@ -310,7 +310,7 @@ def cauchy(self, median=0.0, sigma=1.0, *, generator=None, meta_outputs):
 
 @converter(aten.log_normal.default, only=default_generator)
 def log_normal(self, mean=1.0, std=2.0, *, generator=None, meta_outputs):
-    """e to the power of normal numbers."""
+    """Return e to the power of normal numbers."""
     drawn = _draw(ge.StatelessRandomNormalV2, shape_of(self), meta_outputs, _wide(meta_outputs))
     return cast(ge.Exp(_affine(drawn, std, mean, drawn.dtype)), meta_outputs.dtype)
 
@@ -319,7 +319,7 @@ def log_normal(self, mean=1.0, std=2.0, *, generator=None, meta_outputs):
 def rrelu_with_noise_functional(
     self, noise, lower=0.125, upper=1.0 / 3, training=False, generator=None, *, meta_outputs
 ):
-    """Negative numbers are scaled, in training each by a number drawn for it, which is also returned."""
+    """Scale negative numbers, in training each by its own random number, which is also returned."""
     spec = meta_outputs[0]
     negative = ge.LessEqual(self, cast(0, self.dtype))
     if not training:

@@ -24,94 +24,94 @@ aten = torch.ops.aten
 
 @converter(aten.sum.default, aten.sum.dim_IntList)
 def sum_dims(self, dim=None, keepdim=False, *, dtype=None, meta_outputs):
-    """The sum over some dims, or all."""
+    """Return the sum over some dims, or all."""
     return _total(ge.ReduceSum, cast(self, meta_outputs.dtype), dim, keepdim)
 
 
 @converter(aten.mean.default, aten.mean.dim)
 def mean(self, dim=None, keepdim=False, *, dtype=None, meta_outputs):
-    """The mean over some dims, or all."""
+    """Return the mean over some dims, or all."""
     return _total(ge.ReduceMean, cast(self, meta_outputs.dtype), dim, keepdim)
 
 
 @converter(aten.amax.default)
 def amax(self, dim=(), keepdim=False):
-    """The largest over some dims, or all."""
+    """Return the largest over some dims, or all."""
     return _reduce(ge.ReduceMax, self, dim, keepdim)
 
 
 @converter(aten.amin.default)
 def amin(self, dim=(), keepdim=False):
-    """The smallest over some dims, or all."""
+    """Return the smallest over some dims, or all."""
     return _reduce(ge.ReduceMin, self, dim, keepdim)
 
 
 @converter(aten.max.default)
 def max_all(self):
-    """The largest element."""
+    """Return the largest element."""
     return _reduce(ge.ReduceMax, self, None, False)
 
 
 @converter(aten.min.default)
 def min_all(self):
-    """The smallest element."""
+    """Return the smallest element."""
     return _reduce(ge.ReduceMin, self, None, False)
 
 
 @converter(aten.prod.default)
 def prod(self, *, dtype=None, meta_outputs):
-    """The product of all elements."""
+    """Return the product of all elements."""
     return _reduce(ge.ReduceProd, cast(self, meta_outputs.dtype), None, False)
 
 
 @converter(aten.prod.dim_int)
 def prod_dim(self, dim, keepdim=False, *, dtype=None, meta_outputs):
-    """The product over one dim."""
+    """Return the product over one dim."""
     return _reduce(ge.ReduceProd, cast(self, meta_outputs.dtype), dim, keepdim)
 
 
 @converter(aten.any.default, aten.any.dim, aten.any.dims)
 def any_dims(self, dim=None, keepdim=False, *, meta_outputs):
-    """Is one true? An empty list of dims reduces nothing."""
-    return _truth(ge.ReduceAny, self, dim, keepdim, meta_outputs)
+    """Return whether any element is true; an empty list of dims reduces nothing."""
+    return _reduce_bool(ge.ReduceAny, self, dim, keepdim, meta_outputs)
 
 
 @converter(aten.all.default, aten.all.dim, aten.all.dims)
 def all_dims(self, dim=None, keepdim=False, *, meta_outputs):
-    """Are all true? An empty list of dims reduces nothing."""
-    return _truth(ge.ReduceAll, self, dim, keepdim, meta_outputs)
+    """Return whether all elements are true; an empty list of dims reduces nothing."""
+    return _reduce_bool(ge.ReduceAll, self, dim, keepdim, meta_outputs)
 
 
-def _truth(op, x, dim, keepdim, spec):
-    """uint8 stays uint8, everything else becomes bool."""
+def _reduce_bool(op, x, dim, keepdim, spec):
+    """Reduce truth values: uint8 stays uint8, everything else becomes bool."""
     truth = cast(x, BOOL)
     return cast(truth if dim == [] else _reduce(op, truth, dim, keepdim), spec.dtype)
 
 
 def _reduce(op, x, dim, keepdim):
-    """All axes are listed: an empty list would mean no reduction."""
+    """Reduce; all axes are listed, because an empty list would mean no reduction."""
     return op(x, dims_of(dim, x.rank), keep_dims=keepdim) if x.rank else ge.Identity(x)
 
 
 def _total(op, x, dim, keepdim):
-    """A sum begins with 0, also that of one element: -0.0 becomes 0.0."""
+    """Sum from 0, even a single element: -0.0 becomes 0.0."""
     return _reduce(op, x, dim, keepdim) if x.rank else ge.Add(x, cast(0, x.dtype))
 
 
 @converter(aten.max.dim)
 def max_dim(self, dim, keepdim=False):
-    """The largest of a dim and where it is."""
+    """Return the largest element of a dim and its index."""
     return _with_index(ge.ArgMaxWithValue, self, dim, keepdim)
 
 
 @converter(aten.min.dim)
 def min_dim(self, dim, keepdim=False):
-    """The smallest of a dim and where it is."""
+    """Return the smallest element of a dim and its index."""
     return _with_index(ge.ArgMinWithValue, self, dim, keepdim)
 
 
 def alone(x):
-    """The one element of a tensor without dims, and where it is."""
+    """Return the only element of a tensor without dims, and its index."""
     return ge.Identity(x), cast(0, INT64)
 
 
@@ -124,13 +124,13 @@ def _with_index(op, x, dim, keepdim):
 
 @converter(aten.argmax.default)
 def argmax(self, dim=None, keepdim=False):
-    """Where the largest of a dim is; without a dim, in the flat tensor."""
+    """Return the index of the largest element of a dim; without a dim, in the flat tensor."""
     return _arg(ge.ArgMaxV2, self, dim, keepdim)
 
 
 @converter(aten.argmin.default)
 def argmin(self, dim=None, keepdim=False):
-    """Where the smallest of a dim is; without a dim, in the flat tensor."""
+    """Return the index of the smallest element of a dim; without a dim, in the flat tensor."""
     return _arg(ge.ArgMin, self, dim, keepdim)
 
 
@@ -165,15 +165,15 @@ def var(self, dim=None, *, correction=None, keepdim=False):
 
 @converter(aten.var_mean.correction)
 def var_mean(self, dim=None, *, correction=None, keepdim=False):
-    """Variance and mean."""
+    """Return variance and mean."""
     return _var_mean(self, dim, correction, keepdim)
 
 
 def _std_mean(x, dim, correction, keepdim):
-    """One pass over the data; the older op knows the corrections 0 and 1."""
+    """Compute both in one pass over the data; the older op supports the corrections 0 and 1."""
     correction = 1 if correction is None else correction
     if not x.rank or torch_dtype(x).is_complex:
-        raise NotImplementedError(f"{torch_dtype(x)} with {x.rank} dims")
+        raise NotImplementedError(f"no op for {torch_dtype(x)} with {x.rank} dims")
     axes = dims_of(dim, x.rank)
     if torch_dtype(x) == torch.float64:
         return _of_doubles(x, axes, float(correction), keepdim)
@@ -188,7 +188,7 @@ def _std_mean(x, dim, correction, keepdim):
 
 
 def _counts(x, axes, correction, dtype):
-    """How many elements are reduced to one, and the same less the correction, which is not below zero."""
+    """Return the number of elements per result, and that number less the correction, at least 0."""
     count = cast(1, dtype)
     for axis in axes:
         count = ge.Mul(count, cast(size_of(x, axis), dtype))
@@ -196,7 +196,10 @@ def _counts(x, axes, correction, dtype):
 
 
 def _of_doubles(x, axes, correction, keepdim):
-    """The ops know no doubles: the definition. The mean is taken in two steps, because a sum may overflow."""
+    """Compute by definition: the ops support no doubles.
+
+    The mean is taken in two steps, because a sum may overflow.
+    """
     count, freedom = _counts(x, axes, correction, x.dtype)
     middle = ge.ReduceSum(ge.RealDiv(x, count), axes, keep_dims=True)
     middle = ge.Add(middle, ge.ReduceMean(ge.Sub(x, middle), axes, keep_dims=True))
@@ -206,7 +209,7 @@ def _of_doubles(x, axes, correction, keepdim):
 
 
 def _var_mean(x, dim, correction, keepdim):
-    """The square of the standard deviation; half precision would round twice, so it is done in float."""
+    """Square the standard deviation; half precision would round twice, so compute in float."""
     wide = cast(x, FLOAT) if torch_dtype(x).itemsize == 2 else x
     deviation, middle = _std_mean(wide, dim, correction, keepdim)
     return cast(ge.Square(deviation), x.dtype), cast(middle, x.dtype)
@@ -214,7 +217,7 @@ def _var_mean(x, dim, correction, keepdim):
 
 @converter(aten.logsumexp.default)
 def logsumexp(self, dim, keepdim=False, *, meta_outputs):
-    """log(sum(exp(x))), shifted by the maximum; an infinite maximum is no shift."""
+    """Return log(sum(exp(x))), shifted by the maximum unless it is infinite."""
     if torch_dtype(self).is_complex:
         raise NotImplementedError("complex numbers have no maximum")
     x = cast(self, meta_outputs.dtype)
@@ -233,7 +236,7 @@ _INFINITE = {float("inf"): 2147483647.0, float("-inf"): -2147483648.0}
 
 @converter(aten.linalg_vector_norm.default)
 def linalg_vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None, meta_outputs):
-    """The p-norm over some dims, or all."""
+    """Return the p-norm over some dims, or all."""
     if torch_dtype(self).is_complex or not self.rank:
         raise NotImplementedError("a complex tensor, or one without dims")
     x = self if dtype is None else cast(self, meta_outputs.dtype)
@@ -243,19 +246,19 @@ def linalg_vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None, meta
 
 @converter(aten.cumsum.default)
 def cumsum(self, dim, *, dtype=None, meta_outputs):
-    """Running sums."""
+    """Return running sums."""
     return _scan(ge.Cumsum, self, dim, meta_outputs)
 
 
 @converter(aten.cumprod.default)
 def cumprod(self, dim, *, dtype=None, meta_outputs):
-    """Running products."""
+    """Return running products."""
     return _scan(ge.Cumprod, self, dim, meta_outputs)
 
 
 @converter(aten.logcumsumexp.default)
 def logcumsumexp(self, dim, *, meta_outputs):
-    """Running log of sums of exponentials."""
+    """Return running log of sums of exponentials."""
     return _scan(ge.CumulativeLogsumexp, self, dim, meta_outputs)
 
 
@@ -266,7 +269,7 @@ def _scan(op, x, dim, spec):
 
 @converter(aten.cummax.default)
 def cummax(self, dim):
-    """Running maximum and where it was."""
+    """Return the running maximum and its index."""
     if not self.rank:
         return alone(self)
     value, index = ge.Cummax(self, dim=dim_of(dim, self.rank))
@@ -275,7 +278,7 @@ def cummax(self, dim):
 
 @converter(aten.cummin.default)
 def cummin(self, dim):
-    """Running minimum and where it was."""
+    """Return the running minimum and its index."""
     if not self.rank:
         return alone(self)
     value, index = ge.Cummin(self, axis=dim_of(dim, self.rank))
@@ -284,7 +287,7 @@ def cummin(self, dim):
 
 @converter(aten.histc.default)
 def histc(self, bins=100, min=0, max=0):
-    """Counts of values in equal bins; equal ends mean the range of the data."""
+    """Count values in equal bins; equal ends mean the range of the data."""
     if not all(isinstance(number, int | float) for number in (bins, min, max)):
-        raise NotImplementedError("the bins are symbols")
+        raise NotImplementedError("the bins are symbolic")
     return cast(ge.Histogram(self, bins=bins, min=float(min), max=float(max)), self.dtype)

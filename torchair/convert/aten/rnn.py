@@ -12,7 +12,7 @@ aten = torch.ops.aten
 LSTM = 2
 """The mode number of an LSTM among torch's RNN kinds."""
 TO_IOFC = (0, 3, 1, 2)
-"""Where CommonLSTM's gates (input, output, forget, cell) stand among torch's (input, forget, cell,
+"""Positions of CommonLSTM's gates (input, output, forget, cell) among torch's (input, forget, cell,
 output).
 """
 
@@ -21,8 +21,9 @@ def why_not_lstm(
     input, weight0, weight1, weight2, weight3, hx_, cx_, reverse, batch_sizes, mode, hidden_size,
     num_layers, has_biases, bidirectional, batch_first, train,
 ):  # fmt: skip
-    """Only the LSTM for inference: another kind, packed sequences and training keep more than the IR op
-    gives.
+    """Return why a layer is not supported; only the LSTM for inference is.
+
+    Other kinds, packed sequences and training need results that the IR op does not return.
     """
     if mode != LSTM:
         return "only LSTM layers have an IR op"
@@ -36,9 +37,10 @@ def mkldnn_rnn_layer(
     input, weight0, weight1, weight2, weight3, hx_, cx_, reverse, batch_sizes, mode, hidden_size,
     num_layers, has_biases, bidirectional, batch_first, train,
 ):  # fmt: skip
-    """One direction of one LSTM layer over [time, batch, features]; the last result is an empty workspace.
+    """Run one direction of one LSTM layer over [time, batch, features]; the last result is an empty
+    workspace.
 
-    States are [batch, hidden], or have the layer before that.
+    States are [batch, hidden], or have the layer as an additional first dim.
     """
     is_of_layer = hx_.rank == 3
     bias = None
@@ -61,6 +63,6 @@ def mkldnn_rnn_layer(
 
 
 def _gates(weight, hidden_size):
-    """Rows of a weight or bias in CommonLSTM's order of gates."""
+    """Return the rows of a weight or bias in CommonLSTM's order of gates."""
     chunks = ge.SplitV(weight, [hidden_size] * 4, 0, num_split=4, outputs=4)
     return ge.ConcatV2([chunks[number] for number in TO_IOFC], 0, N=4)

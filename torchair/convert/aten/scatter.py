@@ -1,8 +1,8 @@
 """ATen ops that write into part of a tensor.
 
-All of them make a new value. `TensorMove` stands in front of GE ops that write in place; it is dropped where
-the old value is not needed any more, so a cache that is updated and copied back is written in place, and only
-where it changes.
+All of them return a new value. `TensorMove` comes before GE ops that write in place; it is dropped if the old
+value is no longer needed. So a cache that is updated and copied back is written in place, and only where it
+changes.
 """
 
 from __future__ import annotations
@@ -50,62 +50,64 @@ def write_at(self, indices, values, accumulate=False):
 
 
 def _put_masked(self, before, mask, values, accumulate):
-    """Values at the true places of the only mask, whose first dim is `before`. Nobody needs to know how many
-    there are: the values are one for all places, or one each, in order.
+    """Write values where the only mask is true; the first dim of the mask is `before`.
+
+    The number of true elements need not be known: the value is the same for all, or there is one each, in
+    order.
     """
-    behind = self.rank - before - mask.rank
-    entry = values.rank - 1 - behind
+    after = self.rank - before - mask.rank
+    entry = values.rank - 1 - after
     if entry < 0 or same_size(sizes(values)[entry], 1):
-        mask = _spread(mask, behind)
-        extra = list(range(entry + 1, entry + mask.rank - behind)) if entry >= 0 else []
+        mask = _spread(mask, after)
+        extra = list(range(entry + 1, entry + mask.rank - after)) if entry >= 0 else []
         values = ge.Unsqueeze(values, axes=extra) if extra else values
         return ge.SelectV2(mask, ge.Add(self, values) if accumulate else values, self)
-    # In order of the mask: its dims come first.
+    # In the order of the mask: its dims come first.
     inner = list(range(before, before + mask.rank))
     order = [*inner, *(dim for dim in range(self.rank) if dim not in inner)]
     rest = [size_of(self, dim) for dim in order[mask.rank :]]
     count = size_of(values, entry)
     values = ge.BroadcastTo(values, pack([*rest[:before], count, *rest[before:]]))
     if before:
-        values = ge.Transpose(values, [before, *range(before), *range(before + 1, before + 1 + behind)])
+        values = ge.Transpose(values, [before, *range(before), *range(before + 1, before + 1 + after)])
         self = ge.Transpose(self, order)
     mask = ge.BroadcastTo(_spread(mask, self.rank - mask.rank), shape_of(self))
-    made = ge.MaskedScatter(ge.ZerosLike(self) if accumulate else self, mask, values)
-    made = ge.Add(self, made) if accumulate else made
-    return ge.Transpose(made, [order.index(dim) for dim in range(made.rank)]) if before else made
+    result = ge.MaskedScatter(ge.ZerosLike(self) if accumulate else self, mask, values)
+    result = ge.Add(self, result) if accumulate else result
+    return ge.Transpose(result, [order.index(dim) for dim in range(result.rank)]) if before else result
 
 
 def _spread(mask, behind):
-    """A mask with dims of size 1 behind it."""
+    """Append dims of size 1 to a mask."""
     return ge.Unsqueeze(mask, axes=list(range(mask.rank, mask.rank + behind))) if behind else mask
 
 
 @converter(aten.index_copy.default)
 def index_copy(self, dim, index, source):
-    """The listed entries of a dim replaced by those of `source`."""
+    """Replace the listed entries of a dim by those of `source`."""
     if not self.rank or not source.rank:
-        raise NotImplementedError("a tensor without dims")
+        raise NotImplementedError("the tensor has no dims")
     return write_at(self, _in_dim(self, dim, index), source)
 
 
 @converter(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 def index_fill(self, dim, index, value):
-    """The listed entries of a dim replaced by one number."""
+    """Replace the listed entries of a dim by one number."""
     if not self.rank:
-        raise NotImplementedError("a tensor without dims")
+        raise NotImplementedError("the tensor has no dims")
     return write_at(self, _in_dim(self, dim, index), like(value, self))
 
 
 def _in_dim(self, dim, index):
-    """An index list with one entry, a vector."""
+    """Return an index list with one entry, a vector."""
     return [None] * dim_of(dim, self.rank) + [_lifted(index)]
 
 
 @converter(aten.index_add.default)
 def index_add(self, dim, index, source, *, alpha=1):
-    """alpha * source added to the listed entries of a dim."""
+    """Add alpha * source to the listed entries of a dim."""
     if not self.rank or not source.rank:
-        raise NotImplementedError("a tensor without dims")
+        raise NotImplementedError("the tensor has no dims")
     factor = None if alpha == 1 else like(alpha, self)
     return ge.InplaceIndexAdd(
         ge.TensorMove(self), _lifted(index), cast(source, self.dtype), factor, axis=dim_of(dim, self.rank)
@@ -114,7 +116,7 @@ def index_add(self, dim, index, source, *, alpha=1):
 
 @converter(aten.slice_scatter.default)
 def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
-    """self with self[start:end:step] of one dim replaced by `src`."""
+    """Return self with self[start:end:step] of one dim replaced by `src`."""
     dim = dim_of(dim, self.rank)
     if same_size(sizes(self)[dim], sizes(src)[dim]) and step == 1:
         return cast(src, self.dtype)
@@ -123,7 +125,7 @@ def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
 
 @converter(aten.select_scatter.default)
 def select_scatter(self, src, dim, index):
-    """self with one entry of a dim replaced by `src`."""
+    """Return self with one entry of a dim replaced by `src`."""
     dim = dim_of(dim, self.rank)
     if isinstance(index, int) and index < 0:
         size = size_of(self, dim)
@@ -134,18 +136,18 @@ def select_scatter(self, src, dim, index):
 
 @converter(aten.slice_backward.default)
 def slice_backward(grad_output, input_sizes, dim, start, end, step):
-    """The gradient of a slice: in its place, among zeros."""
+    """Return the gradient of a slice at its position among zeros."""
     return slice_scatter(ge.Fill(input_sizes, like(0, grad_output)), grad_output, dim, start, end, step)
 
 
 @converter(aten.select_backward.default)
 def select_backward(grad_output, input_sizes, dim, index):
-    """The gradient of one entry: in its place, among zeros."""
+    """Return the gradient of one entry at its position among zeros."""
     return select_scatter(ge.Fill(input_sizes, like(0, grad_output)), grad_output, dim, index)
 
 
 def _assign(self, value, dim, start, stop, step):
-    """Write a slice of one dim; the other dims are whole, which their mask bits say."""
+    """Write a slice of one dim; mask bits mark the other dims as whole."""
     others = (1 << self.rank) - 1 - (1 << dim)
     to_end = isinstance(stop, int) and stop == END
     begin = [0] * self.rank
@@ -160,19 +162,19 @@ def _assign(self, value, dim, start, stop, step):
 
 @converter(aten.scatter.src)
 def scatter(self, dim, index, src):
-    """For every place of `index`, `src` at that place written where the index says."""
+    """Write each element of `src` at its own position with `dim` replaced by `index`."""
     return _scatter(self, dim, index, src, "none")
 
 
 @converter(aten.scatter.value)
 def scatter_value(self, dim, index, value):
-    """For every place of `index`, a number written where the index says."""
+    """Write a number at each position with `dim` replaced by `index`."""
     return _scatter(self, dim, index, _filled(index, like(value, self)), "none")
 
 
 @converter(aten.scatter_add.default)
 def scatter_add(self, dim, index, src):
-    """As scatter, but added."""
+    """Scatter by addition."""
     return _scatter(self, dim, index, src, "add")
 
 
@@ -181,23 +183,23 @@ _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul"}
 
 @converter(aten.scatter.reduce)
 def scatter_reduce(self, dim, index, src, *, reduce):
-    """As scatter, but added or multiplied."""
+    """Scatter by addition or multiplication."""
     return _scatter(self, dim, index, src, _REDUCTIONS[reduce])
 
 
 @converter(aten.scatter.value_reduce)
 def scatter_value_reduce(self, dim, index, value, *, reduce):
-    """As scatter with a number, but added or multiplied."""
+    """Scatter a number by addition or multiplication."""
     return _scatter(self, dim, index, _filled(index, like(value, self)), _REDUCTIONS[reduce])
 
 
 @converter(aten.scatter_reduce.two)
 def scatter_reduce_two(self, dim, index, src, reduce, *, include_self=True):
-    """As scatter, but combined with what is there, or with each other only."""
+    """Scatter by a reduction with the old values, or among the new ones only."""
     if not self.rank:
         lifted = [_lifted(x) for x in (self, index, src)]
-        made = scatter_reduce_two(lifted[0], 0, *lifted[1:], reduce, include_self=include_self)
-        return ge.Squeeze(made, axis=[0])
+        result = scatter_reduce_two(lifted[0], 0, *lifted[1:], reduce, include_self=include_self)
+        return ge.Squeeze(result, axis=[0])
     index = _lifted(index)
     if not include_self:
         self = _scatter(self, dim, index, _filled(index, neutral(self, reduce)), "none")
@@ -218,14 +220,14 @@ _EXTREMES = {"amax": ge.TensorScatterMax, "amin": ge.TensorScatterMin}
 
 
 def neutral(x, reduce):
-    """What changes no result of a reduction."""
+    """Return the neutral element of a reduction."""
     if reduce in ("amax", "amin"):
         return like(lowest(x) if reduce == "amax" else highest(x), x)
     return like(1 if reduce == "prod" else 0, x)
 
 
 def highest(x):
-    """The largest number of a dtype."""
+    """Return the largest number of a dtype."""
     dtype = torch_dtype(x)
     if dtype.is_floating_point:
         return torch.inf
@@ -233,7 +235,7 @@ def highest(x):
 
 
 def lowest(x):
-    """The smallest number of a dtype."""
+    """Return the smallest number of a dtype."""
     dtype = torch_dtype(x)
     if dtype.is_floating_point:
         return -torch.inf
@@ -241,24 +243,24 @@ def lowest(x):
 
 
 def _counts(self, include_self):
-    """How many numbers each place has to begin with."""
+    """Return how many numbers each place has initially."""
     return ge.OnesLike(self) if include_self else ge.ZerosLike(self)
 
 
 def _mean(total, counts):
-    """Sums by counts; a place without numbers keeps what it has. Integers are rounded down."""
+    """Divide sums by counts; a place without numbers keeps its value. Integers are rounded down."""
     divide = ge.Div if torch_dtype(total).is_floating_point else ge.FloorDiv
     return divide(total, ge.Maximum(counts, like(1, counts)))
 
 
 @converter(aten.index_reduce.default)
 def index_reduce(self, dim, index, source, reduce, *, include_self=True):
-    """The listed entries of a dim combined with those of `source`."""
+    """Combine the listed entries of a dim with those of `source`."""
     if not self.rank:
-        made = index_reduce(
+        result = index_reduce(
             _lifted(self), 0, _lifted(index), _lifted(source), reduce, include_self=include_self
         )
-        return ge.Squeeze(made, axis=[0])
+        return ge.Squeeze(result, axis=[0])
     dim, index, source = dim_of(dim, self.rank), _lifted(cast(index, INT64)), cast(source, self.dtype)
     if not include_self:
         self = write_at(self, [None] * dim + [index], neutral(self, reduce))
@@ -269,10 +271,10 @@ def index_reduce(self, dim, index, source, reduce, *, include_self=True):
     front = [dim, *(other for other in range(self.rank) if other != dim)]
     x, source = (ge.Transpose(part, front) if dim else part for part in (self, source))
     if reduce == "prod":
-        made = ge.ScatterMul(ge.TensorMove(x), index, source)
+        result = ge.ScatterMul(ge.TensorMove(x), index, source)
     else:
-        made = _EXTREMES[reduce](x, ge.Unsqueeze(index, axes=[1]), source)
-    return ge.Transpose(made, [front.index(place) for place in range(self.rank)]) if dim else made
+        result = _EXTREMES[reduce](x, ge.Unsqueeze(index, axes=[1]), source)
+    return ge.Transpose(result, [front.index(place) for place in range(self.rank)]) if dim else result
 
 
 def _filled(index, value):
@@ -288,12 +290,12 @@ def _scatter(self, dim, index, src, reduction):
 
 
 def _lifted(x):
-    """At least one dim."""
+    """Return the tensor with at least one dim."""
     return x if x.rank else ge.Unsqueeze(x, axes=[0])
 
 
 def _cut(src, index):
-    """ATen lets `src` be larger than `index`: only the front is used."""
+    """Cut `src` to the sizes of `index`: ATen allows it to be larger and uses the front."""
     larger = [dim for dim in range(src.rank) if not same_size(sizes(src)[dim], sizes(index)[dim])]
     if not larger:
         return src
@@ -303,14 +305,14 @@ def _cut(src, index):
 
 @converter(aten.put.default)
 def put(self, index, source, accumulate=False):
-    """Elements of the flat tensor replaced, or added to."""
+    """Replace elements of the flat tensor, or add to them."""
     line = write_at(ge.Reshape(self, [-1]), [_lifted(index)], _lifted(cast(source, self.dtype)), accumulate)
     return ge.Reshape(line, shape_of(self))
 
 
 @converter(aten.masked_scatter.default)
 def masked_scatter(self, mask, source, *, meta_outputs):
-    """The true places of a mask replaced by the elements of `source`, in order."""
+    """Replace the elements where a mask is true by those of `source`, in order."""
     shape = _wanted_shape(meta_outputs, self, mask)
     mask = cast(mask, BOOL)
     self, mask = (
@@ -322,7 +324,9 @@ def masked_scatter(self, mask, source, *, meta_outputs):
 
 
 def _wanted_shape(spec, *tensors):
-    """The shape of a result as numbers of the graph: each size is that of a tensor which broadcasts to it."""
+    """Return the shape of a result as numbers of the graph: each size is that of a tensor which broadcasts to
+    it.
+    """
     wanted = []
     for place, size in enumerate(spec.symsize):
         back = place - spec.rank
@@ -333,12 +337,12 @@ def _wanted_shape(spec, *tensors):
 
 @converter(aten.masked_scatter_backward.default)
 def masked_scatter_backward(grad_output, mask, sizes):
-    """The gradients of the true places, in order, in front of zeros."""
+    """Return the gradients of the true elements, in order, followed by zeros."""
     flags = ge.Reshape(cast(ge.BroadcastTo(mask, ge.Shape(grad_output, dtype=INT64)), INT64), [-1])
     count = (
         functools.reduce(product, sizes, 1) if isinstance(sizes, list) else ge.ReduceProdD(sizes, axes=[0])
     )
-    # Where the mask is false the gradient goes to a place behind the last one, which is cut off.
+    # Where the mask is false, the gradient goes to an extra last place, which is removed.
     places = ge.SelectV2(cast(flags, BOOL), ge.Sub(ge.Cumsum(flags, 0), cast(1, INT64)), cast(count, INT64))
     more = ge.Add(count, cast(1, INT64)) if isinstance(count, ge.Tensor) else count + 1
     zeros = ge.Fill(pack([more]), like(0, grad_output))

@@ -22,31 +22,31 @@ from torchair.ge.host import is_symbol
 
 aten = torch.ops.aten
 
-# GE's word for "to the end of the dim".
+# GE's value for "to the end of the dim".
 END = 2**31 - 1
 
 
 @converter(aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 def reshape(self, size):
-    """Other sizes, same elements."""
+    """Change the sizes; the elements stay the same."""
     return ge.Reshape(self, size)
 
 
 @converter(aten.permute.default)
 def permute(self, dims):
-    """The dims in another order."""
+    """Permute the dims."""
     return ge.Transpose(self, [dim_of(dim, self.rank) for dim in dims])
 
 
 @converter(aten.t.default)
 def t(self):
-    """Rows and columns swapped."""
+    """Swap rows and columns."""
     return ge.Transpose(self, [1, 0]) if self.rank == 2 else self
 
 
 @converter(aten.transpose.int)
 def transpose(self, dim0, dim1):
-    """Two dims swapped."""
+    """Swap two dims."""
     order = list(range(self.rank))
     if self.rank:
         a, b = dim_of(dim0, self.rank), dim_of(dim1, self.rank)
@@ -56,7 +56,7 @@ def transpose(self, dim0, dim1):
 
 @converter(aten.expand.default)
 def expand(self, size, *, implicit=False, meta_outputs):
-    """Dims of size 1 repeated; -1 keeps a dim."""
+    """Repeat dims of size 1; -1 keeps a dim."""
     before, after = sizes(self), meta_outputs.symsize
     if len(before) == len(after) and all(map(same_size, before, after)):
         return self
@@ -65,7 +65,7 @@ def expand(self, size, *, implicit=False, meta_outputs):
 
 @converter(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
 def squeeze(self, dim=None):
-    """Without the listed dims that have size 1; a symbolic size is not 1."""
+    """Remove the listed dims that have size 1; a symbolic size is not 1."""
     listed = [] if dim == [] else dims_of(dim, self.rank)
     axes = [
         axis for axis in listed if self.rank and not is_symbol(sizes(self)[axis]) and sizes(self)[axis] == 1
@@ -75,13 +75,13 @@ def squeeze(self, dim=None):
 
 @converter(aten.unsqueeze.default)
 def unsqueeze(self, dim):
-    """A new dim of size 1."""
+    """Insert a dim of size 1."""
     return ge.Unsqueeze(self, axes=[dim_of(dim, self.rank + 1)])
 
 
 @converter(aten.slice.Tensor)
 def slice_tensor(self, dim=0, start=None, end=None, step=1, *, meta_outputs):
-    """self[start:end:step] in one dim."""
+    """Return self[start:end:step] in one dim."""
     dim = dim_of(dim, self.rank)
     if same_size(sizes(self)[dim], meta_outputs.symsize[dim]):
         return self
@@ -90,14 +90,14 @@ def slice_tensor(self, dim=0, start=None, end=None, step=1, *, meta_outputs):
 
 
 def bounds(start, end):
-    """Begin and end of a slice as GE writes them: numbers or rank-0 tensors."""
+    """Return begin and end of a slice as GE writes them: numbers or rank-0 tensors."""
     stop = END if end is None or (isinstance(end, int) and end > END) else end
     return (0 if start is None else start), stop
 
 
 @converter(aten.select.int)
 def select(self, dim, index):
-    """One entry of a dim."""
+    """Return one entry of a dim."""
     dim = dim_of(dim, self.rank)
     size = sizes(self)[dim]
     if isinstance(index, int) and index < 0 and not is_symbol(size):
@@ -107,13 +107,13 @@ def select(self, dim, index):
 
 @converter(aten.split.Tensor)
 def split(self, split_size, dim=0, *, meta_outputs):
-    """Parts of equal size; the last one is the rest."""
+    """Split into parts of equal size; the last one is the rest."""
     return _split(self, pack([split_size] * (len(meta_outputs) - 1) + [-1]), dim, len(meta_outputs))
 
 
 @converter(aten.split_with_sizes.default)
 def split_with_sizes(self, split_sizes, dim=0, *, meta_outputs):
-    """Parts of given sizes."""
+    """Split into parts of given sizes."""
     return _split(self, split_sizes, dim, len(meta_outputs))
 
 
@@ -125,14 +125,14 @@ def _split(x, parts, dim, count):
 
 @converter(aten.unbind.int)
 def unbind(self, dim=0, *, meta_outputs):
-    """The entries of a dim."""
+    """Return the entries of a dim."""
     count = len(meta_outputs)
     return ge.Unpack(self, num=count, axis=dim_of(dim, self.rank), outputs=count)
 
 
 @converter(aten.cat.default)
 def cat(tensors, dim=0, *, meta_outputs):
-    """Joined along a dim. ATen lets empty vectors stand among tensors of any rank."""
+    """Concatenate along a dim. ATen allows empty vectors among tensors of any rank."""
     parts = [part for part in tensors if not _is_empty_vector(part)] or list(tensors)
     parts = promote(*parts, to=meta_outputs.dtype)
     if len(parts) == 1:
@@ -146,26 +146,26 @@ def _is_empty_vector(x):
 
 @converter(aten.stack.default)
 def stack(tensors, dim=0, *, meta_outputs):
-    """A new dim."""
+    """Stack along a new dim."""
     parts = promote(*tensors, to=meta_outputs.dtype)
     return ge.Pack(parts, axis=dim_of(dim, meta_outputs.rank), N=len(parts))
 
 
 @converter(aten.repeat.default)
 def repeat(self, repeats):
-    """The tensor several times along each dim; new dims come in front."""
+    """Repeat the tensor along each dim; new dims come first."""
     return ge.Tile(self, repeats) if repeats else self
 
 
 @converter(aten.flip.default)
 def flip(self, dims):
-    """The listed dims back to front."""
+    """Reverse the listed dims."""
     return ge.ReverseV2(self, dims_of(dims, self.rank)) if dims and self.rank else ge.Identity(self)
 
 
 @converter(aten.roll.default)
 def roll(self, shifts, dims=()):
-    """Shifted around the end; without dims the tensor is one line."""
+    """Roll with wrap-around; without dims the tensor is flattened."""
     if not self.rank:
         return ge.Identity(self)
     if isinstance(shifts, ge.Tensor):
@@ -177,7 +177,7 @@ def roll(self, shifts, dims=()):
 
 
 def _roll_by_symbols(x, shifts, dims):
-    """Roll's shifts are attributes; those that are symbols become places to gather from."""
+    """Roll by symbolic shifts, which cannot be attributes: gather from computed positions."""
     if not dims:
         line = _roll_by_symbols(ge.Reshape(x, [-1]), shifts, [0])
         return ge.Reshape(line, shape_of(x))
@@ -191,17 +191,17 @@ def _roll_by_symbols(x, shifts, dims):
 
 @converter(aten.tril.default)
 def tril(self, diagonal=0):
-    """The lower triangle."""
+    """Return the lower triangle."""
     return ge.Tril(self, diagonal=_static(diagonal))
 
 
 @converter(aten.triu.default)
 def triu(self, diagonal=0):
-    """The upper triangle."""
+    """Return the upper triangle."""
     return ge.Triu(self, diagonal=_static(diagonal))
 
 
 def _static(number):
     if not isinstance(number, int):
-        raise NotImplementedError("the diagonal is a symbol")
+        raise NotImplementedError("the diagonal is symbolic")
     return number

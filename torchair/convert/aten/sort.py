@@ -1,4 +1,4 @@
-"""ATen ops about order: sort, top k, search."""
+"""ATen ops that order: sort, top k, search."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ aten = torch.ops.aten
 
 @converter(aten.sort.default)
 def sort(self, dim=-1, descending=False):
-    """Values and where they stood."""
+    """Return sorted values and their indices."""
     return _sort(self, dim, descending, stable=False)
 
 
 @converter(aten.sort.stable)
 def sort_stable(self, *, stable, dim=-1, descending=False):
-    """Values and where they stood; equals keep their order."""
+    """Return sorted values and their indices; equal values keep their order."""
     return _sort(self, dim, descending, stable=bool(stable))
 
 
 def _sort(self, dim, descending, stable):
-    """GE sorts the last axis only: another one is swapped with it."""
+    """Sort the last axis, the only one that GE sorts: another one is swapped with it."""
     if not self.rank:
         return alone(self)
     dim, last = dim_of(dim, self.rank), self.rank - 1
@@ -52,7 +52,7 @@ def _sort(self, dim, descending, stable):
 
 @converter(aten.topk.default)
 def topk(self, k, dim=-1, largest=True, sorted=True):
-    """The k largest or smallest of a dim, and where they stood."""
+    """Return the k largest or smallest elements of a dim, and their indices."""
     if not self.rank:
         return alone(self)
     values, indices = ge.TopKV2(
@@ -63,7 +63,7 @@ def topk(self, k, dim=-1, largest=True, sorted=True):
 
 @converter(aten.kthvalue.default)
 def kthvalue(self, k, dim=-1, keepdim=False):
-    """The k-th smallest of a dim, and where it stood."""
+    """Return the k-th smallest element of a dim, and its index."""
     if not self.rank:
         return alone(self)
     place = k - 1 if isinstance(k, int) else ge.Sub(k, cast(1, INT64))
@@ -71,7 +71,7 @@ def kthvalue(self, k, dim=-1, keepdim=False):
 
 
 def _entry(self, dim, place, keepdim):
-    """One entry, the same everywhere, of a sorted dim, and where it stood."""
+    """Return one entry, at the same place everywhere, of a sorted dim, and its index."""
     dim = dim_of(dim, self.rank)
     found = pack([place]) if keepdim else cast(place, INT64)
     return [ge.GatherV2(part, found, [dim]) for part in _sort(self, dim, descending=False, stable=True)]
@@ -79,18 +79,18 @@ def _entry(self, dim, place, keepdim):
 
 @converter(aten.median.dim)
 def median(self, dim, keepdim=False):
-    """The middle of a sorted dim, the lower of two, and where it stood; the first NaN if there is one."""
+    """Return the median of a dim, the lower of two, and its index; the first NaN if there is one."""
     return _median(self, dim, keepdim, skips_nans=False)
 
 
 @converter(aten.nanmedian.dim)
 def nanmedian(self, dim, keepdim=False):
-    """The middle of a sorted dim without its NaNs, the lower of two, and where it stood."""
+    """Return the median of a dim without its NaNs, the lower of two, and its index."""
     return _median(self, dim, keepdim, skips_nans=True)
 
 
 def _median(self, dim, keepdim, skips_nans):
-    """NaNs are sorted to the end, so their number says which entry is asked for."""
+    """Select the median; NaNs are sorted to the end, so their number determines its position."""
     if not self.rank:
         return alone(self)
     dim = dim_of(dim, self.rank)
@@ -125,14 +125,14 @@ converter(aten.nanmedian.default)(_median_of_all(skips_nans=True))
 
 @converter(aten.mode.default)
 def mode(self, dim=-1, keepdim=False):
-    """The most frequent number of a dim, the smallest of several, and its last place."""
+    """Return the most frequent number of a dim, the smallest of several, and its last index."""
     if not self.rank:
         return alone(self)
     dim = dim_of(dim, self.rank)
     values, indices = _sort(self, dim, descending=False, stable=True)
     count = cast(size_of(self, dim), INT64)
     places = along(counted(count), dim, self.rank)
-    # A run of equals starts where the number differs from the one before.
+    # A run of equal numbers starts where the number differs from the previous one.
     shape = pack([1 if other == dim else size_of(self, other) for other in range(self.rank)])
     differs = ge.NotEqual(
         ge.StridedSliceV2(values, [1], [END], [dim], [1]), ge.StridedSliceV2(values, [0], [-1], [dim], [1])
@@ -146,13 +146,13 @@ def mode(self, dim=-1, keepdim=False):
 
 @converter(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
 def searchsorted(sorted_sequence, self, *, out_int32=False, right=False, side=None, sorter=None):
-    """Where values would go in a sorted sequence."""
+    """Return where values would be inserted in a sorted sequence."""
     return _search(sorted_sequence, self, right or side == "right", out_int32, sorter)
 
 
 @converter(aten.bucketize.Tensor, aten.bucketize.Scalar)
 def bucketize(self, boundaries, *, out_int32=False, right=False):
-    """The number of the bucket between boundaries."""
+    """Return the index of the bucket between boundaries."""
     return _search(boundaries, self, right, out_int32, None)
 
 

@@ -90,12 +90,12 @@ erfc, log1p = map(_elementary, (ge.Erfc, ge.Log1p))
 
 
 def where(condition: Tensor, a: Real | float, b: Real) -> Real:
-    """One or the other, element by element."""
+    """Select one value or the other, element by element."""
     return Real(ge.SelectV2(condition, _operand(a, b), b.x))
 
 
 def polynomial(x: Real, coefficients: Sequence[float]) -> Real:
-    """Highest power first."""
+    """Evaluate a polynomial, highest power first."""
     value = x * coefficients[0] + coefficients[1]
     for coefficient in coefficients[2:]:
         value = value * x + coefficient
@@ -103,7 +103,7 @@ def polynomial(x: Real, coefficients: Sequence[float]) -> Real:
 
 
 def chebyshev(x: Real, coefficients: Sequence[float]) -> Real:
-    """A sum of Chebyshev polynomials, by Clenshaw's recurrence."""
+    """Evaluate a sum of Chebyshev polynomials by Clenshaw's recurrence."""
     before, last, value = 0.0, 0.0, x * 0.0 + coefficients[0]
     for coefficient in coefficients[1:]:
         before, last = last, value
@@ -130,30 +130,32 @@ def _real(x, dtype) -> Real:
 
 @function(aten.i0.default, aten.special_modified_bessel_i0.default, prims.bessel_i0.default)
 def i0(x: Real) -> Real:
-    """The modified Bessel function of order 0. Its scaled form times exp(|x|), which alone would overflow."""
+    """Return the modified Bessel function of order 0: its scaled form times exp(|x|), which alone would
+    overflow.
+    """
     half = exp(magnitude(x) * 0.5)
     return Real(ge.BesselI0e(x.x)) * half * half
 
 
 @function(aten.special_i1.default, aten.special_modified_bessel_i1.default, prims.bessel_i1.default)
 def i1(x: Real) -> Real:
-    """The modified Bessel function of order 1."""
+    """Return the modified Bessel function of order 1."""
     half = exp(magnitude(x) * 0.5)
     return Real(ge.BesselI1e(x.x)) * half * half
 
 
 def _outside_of_positive(x: Real, at_zero: float, value: Real) -> Real:
-    """A function of positive numbers: its limit at zero, and not a number below."""
+    """Return a function of positive numbers with its limit at zero, and NaN below."""
     return where(x.equals(0.0), at_zero, where(x < 0.0, NAN, value))
 
 
 def _k(order: int, is_scaled: bool) -> Callable[[Real], Real]:
-    """Modified Bessel functions of the second kind."""
+    """Return a modified Bessel function of the second kind."""
     table = TABLES[f"k{order}"]
 
     def run(x: Real) -> Real:
         series = chebyshev(x * x - 2.0, table["A"])
-        # The half of the smallest number is zero.
+        # Half of the smallest number is zero.
         logarithm = where(x < 1.0, log(x) - math.log(2.0), log(x * 0.5))
         near = series - logarithm * i0(x) if order == 0 else logarithm * i1(x) + series / x
         far = chebyshev(8.0 / x - 2.0, table["B"]) / sqrt(x)
@@ -170,7 +172,7 @@ function(aten.special_scaled_modified_bessel_k1.default)(_k(1, is_scaled=True))
 
 
 def _wave(x: Real, order: int, kind: str) -> Real:
-    """J or Y of an order for x above 5: a wave of falling height."""
+    """Return J or Y of an order for x above 5: a decaying wave."""
     table, phase = TABLES[f"j{order}"], x - math.pi * (order + 0.5) / 2
     inverse = 5.0 / x
     square = inverse * inverse
@@ -182,7 +184,7 @@ def _wave(x: Real, order: int, kind: str) -> Real:
 
 @function(aten.special_bessel_j0.default, prims.bessel_j0.default)
 def j0(x: Real) -> Real:
-    """The Bessel function of order 0."""
+    """Return the Bessel function of order 0."""
     table, x = TABLES["j0"], magnitude(x)
     square = x * x
     roots = (square - 5.78318596294678452118) * (square - 30.4712623436620863991)
@@ -193,7 +195,7 @@ def j0(x: Real) -> Real:
 
 @function(aten.special_bessel_j1.default, prims.bessel_j1.default)
 def j1(x: Real) -> Real:
-    """The Bessel function of order 1; it is odd."""
+    """Return the Bessel function of order 1; it is odd."""
     table, right = TABLES["j1"], magnitude(x)
     square = right * right
     near = polynomial(square, table["RP"]) / polynomial(square, table["RQ"])
@@ -204,7 +206,7 @@ def j1(x: Real) -> Real:
 
 @function(aten.special_bessel_y0.default)
 def y0(x: Real) -> Real:
-    """The Bessel function of the second kind of order 0."""
+    """Return the Bessel function of the second kind of order 0."""
     table, square = TABLES["y0"], x * x
     near = polynomial(square, table["YP"]) / polynomial(square, table["YQ"])
     near = near + log(x) * j0(x) * (2 / math.pi)
@@ -213,7 +215,7 @@ def y0(x: Real) -> Real:
 
 @function(aten.special_bessel_y1.default)
 def y1(x: Real) -> Real:
-    """The Bessel function of the second kind of order 1."""
+    """Return the Bessel function of the second kind of order 1."""
     table, square = TABLES["y1"], x * x
     near = x * (polynomial(square, table["YP"]) / polynomial(square, table["YQ"]))
     near = near + (j1(x) * log(x) - 1.0 / x) * (2 / math.pi)
@@ -230,7 +232,9 @@ def spherical_j0(x: Real) -> Real:
 
 @function(aten.special_airy_ai.default)
 def airy_ai(x: Real) -> Real:
-    """Airy's function: a wave on the left, a power series around zero, a falling exponential on the right."""
+    """Return Airy's function: a wave on the left, a power series near zero, a decaying exponential on the
+    right.
+    """
     near = _airy_series(x)
     value = where(x < -2.09, _airy_wave(where(x < -2.09, x, x * 0.0 - 3.0)), near)
     value = where(x < 2.09, value, _airy_tail(where(x < 2.09, x * 0.0 + 3.0, x)))
@@ -238,7 +242,9 @@ def airy_ai(x: Real) -> Real:
 
 
 def _airy_series(x: Real) -> Real:
-    """Both solutions of y'' = x y, with the weights of Ai. Fifteen terms reach float64 for |x| below 2.09."""
+    """Return both solutions of y'' = x y, with the weights of Ai. Fifteen terms reach float64 for |x| below
+    2.09.
+    """
     even, odd = [1.0], [1.0]
     for k in range(1, 16):
         even.append(even[-1] / ((3 * k - 1) * (3 * k)))
@@ -269,12 +275,12 @@ def _airy_tail(x: Real) -> Real:
 # Coefficients of Stirling's series in 1 / x², for log gamma above 8 and for its derivative above 10.
 _STIRLING = (-3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
 _DIGAMMA = (1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
-# Where digamma is zero: what float32 holds of it, and the rest.
+# The zero of digamma: the part that float32 holds, and the rest.
 _ROOT = (1.461632132530212402, 1.2438149938918910e-8)
 
 
 def fitted(x: Real, name: str) -> list[float]:
-    """The coefficients of a polynomial that is fitted to the precision of the dtype of `x`."""
+    """Return the coefficients of a polynomial that is fitted to the precision of the dtype of `x`."""
     return TABLES[name][str(torch_dtype(x.x)).removeprefix("torch.")]
 
 
@@ -294,8 +300,9 @@ def lgamma(x: Real) -> Real:
 
 
 def _lgamma_near(x: Real) -> Real:
-    """log Γ(2 + y) is y (1 + y) times a polynomial for |y| <= 1: exact at its zeros. For x below 1 it is one
-    recurrence above, beyond 3 up to five below.
+    """Return log Γ(x) near 2: log Γ(2 + y) is y (1 + y) times a polynomial for |y| <= 1, exact at its zeros.
+
+    For x below 1 it is one recurrence above, beyond 3 up to five below.
     """
     is_small = x < 1.0
     shift = where(is_small, 1.0, Real(ge.Maximum(floor(x).x, _operand(2.0, x))))
@@ -315,8 +322,9 @@ def _lgamma_far(x: Real) -> Real:
 
 @function(aten.digamma.default, prims.digamma.default)
 def digamma(x: Real) -> Real:
-    """The derivative of log Γ: an asymptotic series above 10, a polynomial and the recurrence below,
-    reflection left of 0.
+    """Return the derivative of log Γ.
+
+    It is an asymptotic series above 10, a polynomial and the recurrence below, reflection left of 0.
     """
     left = x < 0.0
     right = where(left, 1.0 - x, x)
@@ -329,7 +337,7 @@ def digamma(x: Real) -> Real:
 
 
 def _digamma_near(x: Real) -> Real:
-    """Between 1 and 2 it is the distance from its root times a polynomial."""
+    """Return digamma between 1 and 2: the distance from its root times a polynomial."""
     is_small = x < 1.0
     y = where(is_small, x + 1.0, x - (floor(x) - 1.0))
     value = (y - _ROOT[0] - _ROOT[1]) * polynomial(y * 2.0 - 3.0, fitted(x, "digamma"))
@@ -340,8 +348,9 @@ def _digamma_near(x: Real) -> Real:
 
 
 def trigamma(x: Real) -> Real:
-    """The derivative of digamma: six steps of the recurrence, then an asymptotic series; reflection left of
-    1/2.
+    """Return the derivative of digamma.
+
+    It takes six steps of the recurrence, then an asymptotic series; reflection left of 1/2.
     """
     left = x < 0.5
     z = where(left, 1.0 - x, x)
@@ -358,7 +367,7 @@ def trigamma(x: Real) -> Real:
 
 @converter(aten.polygamma.default)
 def polygamma(n, self, *, meta_outputs):
-    """The n-th derivative of digamma: from the second on, a zeta function."""
+    """Return the n-th derivative of digamma: from the second on, a zeta function."""
     x = _real(self, meta_outputs.torch_dtype)
     if n < 2:
         return cast((trigamma if n else digamma)(x).x, meta_outputs.dtype)
@@ -369,10 +378,12 @@ def polygamma(n, self, *, meta_outputs):
 
 @function(aten.special_erfcx.default, prims.erfcx.default)
 def erfcx(x: Real) -> Real:
-    """exp(x²) erfc(x): a polynomial for each of a hundred intervals, a continued fraction far out."""
+    """Return exp(x²) erfc(x): a polynomial for each of a hundred intervals, a continued fraction for
+    large x.
+    """
     right = magnitude(x)
     y = 400.0 / (right + 4.0)
-    # The bounds are for 0, the end of the last interval, and for NaN, which is anything as an integer.
+    # The bounds are for 0, the end of the last interval, and for NaN, which is an arbitrary integer.
     place = ge.ClipByValueV2(ge.Cast(y.x, dst_type=INT64), cast(0, INT64), cast(99, INT64))
     rows = ge.GatherV2(ge.Const(TABLES["erfcx"], dtype=x.x.dtype), place, [0])
     parts = [Real(part) for part in ge.Unpack(rows, num=7, axis=x.x.rank, outputs=7)]
@@ -386,7 +397,7 @@ def erfcx(x: Real) -> Real:
 
 
 def _erfcx_tail(x: Real) -> Real:
-    """1 / (√π (x + (1/2) / (x + 1 / (x + …)))); the fraction is 1 / x where squares would overflow."""
+    """Return 1 / (√π (x + (1/2) / (x + 1 / (x + …)))); the fraction is 1 / x where squares would overflow."""
     inverse = 1.0 / x
     square = inverse * inverse
     ratio = (square * (square * 2.0 + 4.5) + 1.0) / (square * (square * 3.75 + 5.0) + 1.0)
@@ -395,7 +406,7 @@ def _erfcx_tail(x: Real) -> Real:
 
 @function(aten.special_log_ndtr.default)
 def log_ndtr(x: Real) -> Real:
-    """log of the normal distribution function. Left of -1 it would be the logarithm of almost nothing."""
+    """Return the log of the normal distribution function; left of -1 the direct formula underflows."""
     t = x * math.sqrt(0.5)
     left = log(erfcx(-t) * 0.5) - t * t
     return where(x < -1.0, left, log1p(erfc(t) * -0.5))
@@ -407,7 +418,9 @@ _LAYOUT = {torch.float32: (torch.int32, 23, 126), torch.float64: (torch.int64, 5
 
 @converter(aten.frexp.Tensor)
 def frexp(self, *, meta_outputs):
-    """A fraction in [0.5, 1) and a power of two, read from the bits; subnormals are scaled up first."""
+    """Return a fraction in [0.5, 1) and a power of two, read from the bits; subnormals are scaled up
+    first.
+    """
     dtype = torch_dtype(self)
     x = _real(self, dtype)
     integer, width, bias = _LAYOUT[torch_dtype(x.x)]

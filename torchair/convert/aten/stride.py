@@ -1,6 +1,6 @@
-"""ATen ops that look at memory: strided windows, diagonals, sliding windows.
+"""ATen ops that depend on memory layout: strided windows, diagonals, sliding windows.
 
-A tensor of the IR is a contiguous array of its own. An FX tensor is that too only while its strides say so,
+A tensor of the IR is a separate contiguous array. An FX tensor is such an array only if its strides match,
 and the strided ops are converted only then; `as_strided` also where a permutation of the dims makes it one.
 """
 
@@ -19,21 +19,21 @@ aten = torch.ops.aten
 
 
 def why_not_own_array(self, *_, **__):
-    """A reason not to take a tensor as a contiguous array of its own."""
+    """Return why a tensor is not a separate contiguous array, or None."""
     return None if isinstance(self.meta, Host) else _why_not_whole(self, range(self.rank))
 
 
 def why_not_permuted_array(self, *_, **__):
-    """A reason not to take a tensor as a contiguous array of its own with its dims in another order."""
+    """Return why a tensor is not a separate contiguous array with permuted dims, or None."""
     return None if isinstance(self.meta, Host) else _why_not_whole(self, _memory_order(self))
 
 
 def _why_not_whole(self, order):
-    """A reason why the dims in this order, outermost first, do not fill a storage of their own."""
+    """Return why the dims in this order, outermost first, do not fill a storage, or None."""
     expected, sides, steps = 1, sizes(self), self.meta.stride()
     for dim in reversed(order):
         if not same_size(steps[dim], expected) and not same_size(sides[dim], 1):
-            return "the tensor is a view with strides of its own"
+            return "the tensor is a view with its own strides"
         expected = expected * sides[dim]
     offset = self.meta.storage_offset()
     whole = _hint(self.meta.untyped_storage().nbytes()) == _hint(expected * self.meta.dtype.itemsize)
@@ -41,20 +41,20 @@ def _why_not_whole(self, order):
 
 
 def _memory_order(self):
-    """The dims from the largest stride to the smallest; as they are where a stride is not known."""
+    """Return the dims from the largest stride to the smallest; unchanged if a stride is not known."""
     steps = [_hint(step) for step in self.meta.stride()]
     dims = range(self.rank)
     return list(dims) if None in steps else sorted(dims, key=lambda dim: -steps[dim])
 
 
 def _hint(number):
-    """The number a symbol had when traced: the bytes of a storage may be written in other symbols."""
+    """Return the traced value of a symbol: the bytes of a storage may use other symbols."""
     return number.node.hint if is_symbol(number) else number
 
 
 @converter(aten.as_strided.default, only=why_not_permuted_array)
 def as_strided(self, size, stride, storage_offset=None):
-    """A window with any strides into memory, where the dims may lie in another order."""
+    """Return a window with any strides into memory, in which the dims may be permuted."""
     order = list(range(self.rank)) if isinstance(self.meta, Host) else _memory_order(self)
     array = self if order == sorted(order) else ge.Transpose(self, order)
     return ge.AsStrided(array, size, stride, pack([storage_offset or 0]))
@@ -62,7 +62,7 @@ def as_strided(self, size, stride, storage_offset=None):
 
 @converter(aten.as_strided_scatter.default, only=why_not_own_array)
 def as_strided_scatter(self, src, size, stride, storage_offset=None):
-    """self with the window replaced by `src`."""
+    """Return self with the window replaced by `src`."""
     steps, total = [], 1
     for dim in reversed(range(src.rank)):
         steps.append(total)
@@ -77,7 +77,7 @@ def as_strided_scatter(self, src, size, stride, storage_offset=None):
 
 @converter(aten.diagonal.default)
 def diagonal(self, offset=0, dim1=0, dim2=1):
-    """The elements of two dims whose indices differ by `offset`, as a new last dim."""
+    """Return the elements of two dims whose indices differ by `offset`, as a new last dim."""
     matrices = ge.Transpose(self, _matrix_order(self.rank, dim1, dim2))
     if offset:
         axis = self.rank - (1 if offset > 0 else 2)
@@ -87,7 +87,7 @@ def diagonal(self, offset=0, dim1=0, dim2=1):
 
 @converter(aten.diagonal_scatter.default)
 def diagonal_scatter(self, src, offset=0, dim1=0, dim2=1):
-    """self with a diagonal replaced by `src`."""
+    """Return self with a diagonal replaced by `src`."""
     order = _matrix_order(self.rank, dim1, dim2)
     count = size_of(src, -1)
     line = ge.Range(cast(0, INT64), cast(count, INT64), cast(1, INT64))
@@ -100,16 +100,16 @@ def diagonal_scatter(self, src, offset=0, dim1=0, dim2=1):
 
 
 def _matrix_order(rank, dim1, dim2):
-    """The dims with `dim1` and `dim2` at the end."""
+    """Return the dims with `dim1` and `dim2` at the end."""
     last = [dim_of(dim1, rank), dim_of(dim2, rank)]
     return [dim for dim in range(rank) if dim not in last] + last
 
 
 @converter(aten.unfold.default)
 def unfold(self, dimension, size, step):
-    """Sliding windows of a dim, as a new last dim."""
+    """Return sliding windows of a dim, as a new last dim."""
     if not self.rank or not isinstance(size, int) or not isinstance(step, int):
-        raise NotImplementedError("a tensor without dims, or windows of symbolic size")
+        raise NotImplementedError("the tensor has no dims, or windows of symbolic size")
     axis = dim_of(dimension, self.rank)
     extent = size_of(self, axis)
     if isinstance(extent, int):
@@ -125,6 +125,6 @@ def unfold(self, dimension, size, step):
 
 @converter(aten.sym_stride.int, only=why_not_own_array)
 def sym_stride(self, dim):
-    """The product of the sizes behind a dim."""
+    """Return the product of the sizes after a dim."""
     steps = ge.StridedSliceV2(ge.Shape(self, dtype=INT64), [dim_of(dim, self.rank) + 1], [END], [0], [1])
     return cast(ge.ReduceProdD(steps, axes=[0]), INT64)

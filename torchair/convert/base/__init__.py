@@ -1,1 +1,1 @@
-"""The converter registry, the conversion state and reports."""
+"""Provide the converter registry, the conversion state and reports."""

@@ -1,9 +1,8 @@
-"""Converters that nobody has written: of an op whose name in CamelCase is an IR op that takes the same.
+"""Create converters for ops whose name in CamelCase is an IR op with matching parameters.
 
 `mylib::rms_norm_functional(Tensor x, Tensor gamma, float epsilon)` becomes `RmsNorm(x, gamma; epsilon)`:
-tensors first, then the other arguments as attributes, in the order of the schema. The torch op itself says
-what the op computes here, unless the user has registered a kernel: the names of two ops being alike does not
-make them one.
+tensors first, then the other arguments as attributes, in the order of the schema. The torch op itself
+computes the result here, unless the user has registered a kernel: similar names do not make two ops equal.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _SCALARS = ("number", "Scalar")
 
 @dataclass(frozen=True)
 class Automatic:
-    """The converter of `op` into the IR op of a prototype."""
+    """Convert `op` into the IR op of a prototype."""
 
     op: OpOverload
     proto: Prototype
@@ -54,12 +53,12 @@ class Automatic:
             what = f"its argument {argument.name!r}"
             if isinstance(value, Tensor):
                 raise NotImplementedError(
-                    f"{what} is a size that changes, and an attribute of {self.proto.name}"
+                    f"{what} is a symbolic size, but it is an attribute of {self.proto.name}"
                 )
             if value is None and row.required:
-                raise NotImplementedError(f"{what} is None, and {self.proto.name} must be given it")
+                raise NotImplementedError(f"{what} is None, but {self.proto.name} requires it")
             if value is None and argument.default_value is not None and row.default is not None:
-                raise NotImplementedError(f"{what} is None, and left out it would be {row.default!r}")
+                raise NotImplementedError(f"{what} is None, but its default would be {row.default!r}")
             if value is not None:
                 made[row.name] = make_attr(self.proto.name, row, value)
         return made
@@ -71,8 +70,8 @@ class Automatic:
         if not has_user_kernel(proto.name, device_of(tensors)):
             attrs = {**attrs, CALL: Str("")}
         inputs = dict(zip(proto.input_names, tensors, strict=True))
-        made = add_op(proto.name, inputs, attrs, [(param.name, None) for param in proto.outputs])
-        results = list(made) if isinstance(made, tuple) else [made] if made is not None else []
+        result = add_op(proto.name, inputs, attrs, [(param.name, None) for param in proto.outputs])
+        results = list(result) if isinstance(result, tuple) else [result] if result is not None else []
         if written_names(self.op):
             own = {param.name for param in written_inputs(proto)}
             pairs = zip(proto.outputs, results, strict=True)
@@ -81,20 +80,20 @@ class Automatic:
 
 
 def device_of(values: Iterable[Any]) -> str:
-    """The type of device that the tensors among these are on; empty where nobody says."""
+    """Return the device type of the tensors among these; empty if there are none."""
     metas = [tensor.meta for tensor in flat(list(values)) if isinstance(tensor, Tensor)]
     return next((meta.device.type for meta in metas if isinstance(meta, torch.Tensor)), "")
 
 
 def automatic(op: Any) -> Automatic:
-    """The converter, or an `UnsupportedOp` (a `RuntimeError`) that says why none can be made."""
+    """Return the converter, or raise `UnsupportedOp` (a `RuntimeError`) with the reason."""
     if not isinstance(op, OpOverload):
-        raise _cannot(op, "it is no op overload")
+        raise _cannot(op, "it is not an op overload")
     if op.namespace in BUILT_IN:
         raise _cannot(op, "it is one of torch's own ops")
     scalars = [arg.name for arg in op._schema.arguments if _is_scalar(arg)]
     if scalars:
-        raise _cannot(op, f"its parameter {scalars[0]!r} is a Scalar, which may be of any type")
+        raise _cannot(op, f"its parameter {scalars[0]!r} is a Scalar, which may have any type")
     name = camel_case(op._schema.name.split("::")[1].removesuffix(SUFFIX))
     if name not in catalogue():
         raise _cannot(op, f"no IR op {name!r} is registered")
@@ -106,7 +105,7 @@ def automatic(op: Any) -> Automatic:
 
 
 def why_not_automatic(op: Any) -> str:
-    """Why no converter can be made for an op; nothing where one can be, or it is torch's own."""
+    """Return why no converter can be created for an op; empty if one can be, or the op is torch's own."""
     if not isinstance(op, OpOverload) or op.namespace in BUILT_IN:
         return ""
     try:
@@ -117,17 +116,17 @@ def why_not_automatic(op: Any) -> str:
 
 
 def camel_case(name: str) -> str:
-    """`rms_norm` -> `RmsNorm`"""
+    """Convert `rms_norm` to `RmsNorm`."""
     return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
 def is_tensor(argument: Any) -> bool:
-    """Is this argument of a schema a tensor, or a list of them? They may be left out."""
+    """Return whether this argument of a schema is a tensor, or a list of tensors. They may be optional."""
     return "Tensor" in str(argument.type)
 
 
 def written_inputs(proto: Prototype) -> tuple[Param, ...]:
-    """The inputs that the IR op writes: those that are outputs, too."""
+    """Return the inputs that the IR op writes: those that are also outputs."""
     outputs = {param.name for param in proto.outputs}
     return tuple(param for param in proto.inputs if param.name in outputs)
 
@@ -138,26 +137,24 @@ def _is_scalar(argument: Any) -> bool:
 
 
 def _why_not(op: OpOverload, proto: Prototype) -> str | None:
-    """What of the schema does not fit the prototype."""
+    """Return how the schema does not match the prototype, or None."""
     arguments = op._schema.arguments
     tensors = sum(map(is_tensor, arguments))
     written, results = len(written_names(op)), len(op._schema.returns)
     unknown = [row.name for row in proto.attrs if row.type not in BY_PROTOTYPE]
     checks: dict[str, bool] = {
-        f"it has {tensors} tensors, and the IR op {len(proto.inputs)} inputs": tensors == len(proto.inputs),
-        f"it has {len(arguments) - tensors} other parameters, and the IR op {len(proto.attrs)} attributes": (
-            len(arguments) - tensors <= len(proto.attrs)
-        ),
-        f"it returns {results} and writes {written}, and the IR op has {len(proto.outputs)} outputs": (
+        f"it has {tensors} tensors, but the IR op has {len(proto.inputs)} inputs": tensors
+        == len(proto.inputs),
+        f"it has {len(arguments) - tensors} other parameters, but the IR op has {len(proto.attrs)} "
+        "attributes": (len(arguments) - tensors <= len(proto.attrs)),
+        f"it returns {results} and writes {written}, but the IR op has {len(proto.outputs)} outputs": (
             results + written == len(proto.outputs)
         ),
-        f"it writes {written} of its arguments, and the IR op {len(written_inputs(proto))}": (
+        f"it writes {written} of its arguments, but the IR op writes {len(written_inputs(proto))}": (
             not written or written == len(written_inputs(proto))
         ),
-        "the IR op returns a list, of which nothing says how long it is": all(
-            param.kind != "dynamic" for param in proto.outputs
-        ),
-        f"the attributes {unknown} of the IR op have a type that is not known": not unknown,
+        "the IR op returns a list of unknown length": all(param.kind != "dynamic" for param in proto.outputs),
+        f"the attributes {unknown} of the IR op have an unknown type": not unknown,
     }
     return next((what for what, holds in checks.items() if not holds), None)
 
@@ -169,9 +166,9 @@ def _check_input(proto: Prototype, param: Param, value: Any) -> None:
     if value is not None and is_list != (param.kind == "dynamic"):
         kinds = ("a list of tensors", "one tensor")
         raise NotImplementedError(
-            f"it gives {kinds[not is_list]} where {param.name!r} of {proto.name} is {kinds[is_list]}"
+            f"it passes {kinds[not is_list]} for {param.name!r}, but {proto.name} expects {kinds[is_list]}"
         )
 
 
 def _cannot(op: Any, why: str) -> UnsupportedOp:
-    return UnsupportedOp(f"no converter can be made for {op}: {why}")
+    return UnsupportedOp(f"cannot create a converter for {op}: {why}")

@@ -1,4 +1,4 @@
-"""Declared cases of converters: which calls a converter says it supports, as data the self-test can run.
+"""Declare cases of converters: the calls that a converter supports, as data that the self-test can run.
 
 `F32(2, 3)` stands for a tensor of that dtype and shape, `T([1, 2], dtype=torch.int64)` for one with these
 values; everything else in a `Support` is passed as it is written.
@@ -19,7 +19,7 @@ from torchair.core.torch_private.operators.schemas import OpOverload, OpOverload
 
 @dataclass(frozen=True)
 class TypedTensor:
-    """A tensor to be made: noise of a dtype and shape, or a literal value."""
+    """Describe a tensor to create: noise of a dtype and shape, or a literal value."""
 
     name: str
     dtype: torch.dtype | None
@@ -28,7 +28,7 @@ class TypedTensor:
     value: Any = None
 
     def make(self) -> torch.Tensor:
-        """The tensor, from torch's current random state: normal noise, or uniform in `value_range`."""
+        """Create the tensor from torch's current random state: normal noise, or uniform in `value_range`."""
         if self.name == "T":
             return torch.tensor(self.value, dtype=self.dtype)
         if self.value_range is None:
@@ -44,7 +44,7 @@ class TypedTensor:
 
 
 def _noise(dims: Sequence[int], dtype: torch.dtype | None) -> torch.Tensor:
-    """Normal noise, with no cast that would lose it: bools would all be true, negative bytes undefined."""
+    """Return normal noise without a lossy cast: bools would all be true, negative bytes undefined."""
     if dtype is not None and dtype.is_complex:
         return torch.randn(dims, dtype=torch.complex64).to(dtype)
     noise = torch.randn(dims)
@@ -54,7 +54,7 @@ def _noise(dims: Sequence[int], dtype: torch.dtype | None) -> torch.Tensor:
 
 
 class TensorType:
-    """One dtype by its short name: called with sizes, it describes a tensor."""
+    """A dtype by its short name; calling it with sizes describes a tensor."""
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         self.name = name
@@ -81,13 +81,30 @@ BOOL = TensorType("BOOL", torch.bool)
 
 
 def T(value: Any, dtype: torch.dtype | None = None) -> TypedTensor:
-    """A tensor with exactly this value: a number, or nested lists of numbers."""
+    """Describe a tensor with exactly this value.
+
+    Args:
+        value: A number, or nested lists of numbers.
+        dtype: Data type; by default the one that torch infers.
+
+    Returns:
+        The description of the tensor, for use in a `Support`.
+
+    Example:
+        Support(T([1, 2], dtype=torch.int64))
+    """
     _no_tensors(value)
     return TypedTensor("T", dtype, value=value)
 
 
 class Support:
-    """One call of an op that its converter covers: `Support(F32(2, 2), F16(2, 1), alpha=2)`."""
+    """Declare one call of an op that its converter covers.
+
+    Positional and keyword arguments are those of the op, with tensors described by `F32(2, 3)` or `T(...)`.
+
+    Example:
+        Support(F32(2, 2), F16(2, 1), alpha=2)
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         _no_tensors((args, kwargs))
@@ -100,10 +117,10 @@ class Support:
 
 
 def _no_tensors(value: Any) -> None:
-    """A declaration is a line of text: the values of a real tensor would not be in it."""
+    """Raise for a real tensor: a declaration is text, and the values would not be in it."""
     if isinstance(value, torch.Tensor):
         raise BadConverter(
-            "a declared case has a real tensor in it",
+            "a declared case contains a real tensor",
             got=f"{value.dtype}{list(value.shape)}",
             next="describe it: F32(2, 3), or T([1.0, 2.0]) for a literal value",
         )
@@ -117,19 +134,34 @@ _user: dict[Any, list[Support]] = {}
 
 
 def declare_supported(supports: Sequence[Support]) -> Callable[[Registration], Registration]:
-    """Say which calls a converter covers; stands above `register_fx_node_ge_converter`.
+    """Declare which calls a converter covers; apply it above `register_fx_node_ge_converter`.
 
-    Declaring again for the same op replaces what was declared.
+    A second declaration for the same op replaces the first.
+
+    Args:
+        supports: The calls, each a `Support`.
+
+    Returns:
+        A decorator for the result of `register_fx_node_ge_converter`.
+
+    Raises:
+        BadConverter: A case is not a `Support`, or the decorator is applied in the wrong order.
+
+    Example:
+        @declare_supported([Support(F32(2, 3)), Support(F16(2, 3), alpha=2)])
+        @register_fx_node_ge_converter(torch.ops.mylib.scale.default)
+        def convert_scale(x, alpha=1.0, meta_outputs=None):
+            return ge.Muls(x, value=alpha)
     """
     listed = list(supports)
     for support in listed:
         if not isinstance(support, Support):
-            raise BadConverter("a declared case is a Support", got=repr(support))
+            raise BadConverter("every declared case must be a Support", got=repr(support))
 
     def declare(registration: Registration) -> Registration:
         if not isinstance(registration, Registration):
             raise BadConverter(
-                "declare_supported stands above register_fx_node_ge_converter",
+                "declare_supported must be applied above register_fx_node_ge_converter",
                 got=repr(registration),
                 next="put the register decorator between it and the function",
             )
@@ -141,18 +173,18 @@ def declare_supported(supports: Sequence[Support]) -> Callable[[Registration], R
 
 
 def supported(*targets: Any, cases: Sequence[Support]) -> None:
-    """Rows of built-in converters: each of these targets covers these cases."""
+    """Declare that each of these targets of built-in converters covers these cases."""
     for target in targets:
         _builtin.setdefault(target, []).extend(cases)
 
 
 def forget_supported(aten_op: Any) -> None:
-    """Forget what a user declared for an op."""
+    """Remove a user's declarations for an op."""
     _user.pop(aten_op, None)
 
 
 def declared(prefix: str = "") -> Iterator[tuple[Any, Support]]:
-    """Every (target, case) whose op name starts with `prefix`, the library's name left out or not."""
+    """Yield every (target, case) whose op name, with or without the library, starts with `prefix`."""
     rows = [*_builtin.items(), *_user.items()]
     for target, cases in sorted(rows, key=lambda row: target_name(row[0])):
         name = target_name(target)
@@ -161,5 +193,5 @@ def declared(prefix: str = "") -> Iterator[tuple[Any, Support]]:
 
 
 def target_name(target: Any) -> str:
-    """`aten.add.Tensor`; a Python function by its own name."""
+    """Return `aten.add.Tensor`, or the name of a Python function."""
     return str(target) if isinstance(target, OpOverload | OpOverloadPacket) else target.__name__

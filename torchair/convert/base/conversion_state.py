@@ -1,4 +1,4 @@
-"""One conversion under way: what was built so far, and how to take back what was built for nothing."""
+"""Hold the state of a conversion, and undo parts of it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torchair.ge.graph import Graph, Tensor
 
 
 @dataclass
-class Walk:
-    """One conversion under way."""
+class ConversionState:
+    """Hold the state of a conversion."""
 
     graph: Graph
     fake_mode: Any
@@ -26,29 +26,29 @@ class Walk:
     report: ConversionReport = field(default_factory=ConversionReport)
     placeholders: list[fx.Node] = field(default_factory=list)
     views: dict[Any, Tensor] = field(default_factory=dict)
-    # The sub-graphs of the main graph, shared by all walks; and whether this walk makes one of them.
+    # The sub-graphs of the main graph, shared by all conversions; and whether this one builds a sub-graph.
     parts: dict[str, Graph] = field(default_factory=dict)
     is_part: bool = False
-    # Nodes that are carried through as they are, by name, and why: what was made of them failed later.
+    # Nodes that become opaque ops, by name, with the reason: the result of their conversion failed later.
     opaque: Mapping[str, str] = field(default_factory=dict)
-    # The node of the graph itself that is being converted, also while it is taken apart.
+    # The node of the graph itself that is being converted, also while it is decomposed.
     top: str = ""
-    # The device that the graph runs on.
+    # The device on which the graph runs.
     home: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    # What scopes and events say about the order of ops.
+    # The order of ops by scopes and events.
     schedule: Schedule = field(default_factory=Schedule)
     # The ops that the report counts as converted, in order.
     converted: list[str] = field(default_factory=list)
 
     def count(self, name: str) -> None:
-        """One more op was converted."""
+        """Count one converted op."""
         self.converted.append(name)
         self.report.converted[name] += 1
 
-    def mark(self) -> Mark:
-        """The state of the walk, to come back to."""
+    def mark(self) -> Checkpoint:
+        """Save the state of the conversion."""
         graph, report = self.graph, self.report
-        return Mark(
+        return Checkpoint(
             len(graph.ops),
             len(self.views),
             len(self.parts),
@@ -57,8 +57,8 @@ class Walk:
             (len(report.decomposed), len(report.fallbacks)),
         )
 
-    def take_back(self, mark: Mark) -> None:
-        """Forget all that was built since: ops, views of them, sub-graphs, what the report says."""
+    def rollback(self, mark: Checkpoint) -> None:
+        """Undo everything built since the mark: ops, views of them, sub-graphs, report entries."""
         self.graph.rollback(mark.ops)
         while len(self.views) > mark.views:
             self.views.popitem()
@@ -71,8 +71,8 @@ class Walk:
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A walk as it was."""
+class Checkpoint:
+    """A saved state of a conversion."""
 
     ops: int
     views: int

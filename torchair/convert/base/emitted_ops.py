@@ -1,5 +1,6 @@
-"""Which GE ops a converter can emit, read off the function itself: for the ops page, and for who asks whose
-kernels a converter counts on.
+"""Determine which GE ops a converter can emit, from its code.
+
+The ops page uses it, and code that needs to know on which kernels a converter depends.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from torchair.convert.base import registry
 from torchair.ge.builder.build import is_op
 
 CONVERTERS = "torchair.convert"
-# The operand rules (casts, constants, sizes) are the same for everybody: named only where nothing else is.
+# Operand rules (casts, constants, sizes) are common to all converters: listed only if nothing else is.
 SHARED = "torchair.convert.base.operands"
 
 
 def emitted_ops(fn: Any) -> list[str]:
-    """The op names that `fn`, its closure and the converter functions it calls mention, in order of name."""
+    """Return the sorted names of ops that `fn`, its closure and the converter functions it calls mention."""
     return sorted(set(_ops(fn, {SHARED})) or set(_ops(fn, set())))
 
 
 def emitted_by_target() -> dict[Any, list[str]]:
-    """Every FX target with a built-in converter -> the ops of that converter."""
+    """Map every FX target with a built-in converter to the ops of that converter."""
     return {
         target: emitted_ops(next(row.fn for row in registry.candidates(target) if not row.from_user))
         for target in registry.builtin_targets()
@@ -32,7 +33,8 @@ def emitted_by_target() -> dict[Any, list[str]]:
 
 
 def _ops(value: Any, seen: set[Any]) -> Iterator[str]:
-    """`ge.Name` is a partial of the builder; functions, closures and tables are searched for more of them.
+    """Yield the ops in a value: `ge.Name` is a partial of the builder; functions, closures and tables are
+    searched.
 
     `seen` has what need not be searched: objects by id, modules by name.
     """
@@ -55,7 +57,7 @@ def _ops(value: Any, seen: set[Any]) -> Iterator[str]:
 def _ops_of_function(fn: FunctionType, seen: set[Any]) -> Iterator[str]:
     names = set(_names(fn.__code__))
     if "ge" in names:
-        # A user may have declared an op `Tensor`: what converters mean by the name is the class.
+        # A user may have declared an op `Tensor`: in converters the name means the class.
         types = {name for name in names if isinstance(vars(ge).get(name), type)}
         yield from (name for name in names - types if name[0].isupper() and is_op(name))
     values = [fn.__globals__[name] for name in names if name in fn.__globals__]
@@ -66,7 +68,7 @@ def _ops_of_function(fn: FunctionType, seen: set[Any]) -> Iterator[str]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Global and attribute names, inner functions included."""
+    """Yield global and attribute names, those of inner functions included."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

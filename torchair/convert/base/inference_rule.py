@@ -1,8 +1,7 @@
-"""`_inference_rule`: how the sizes and types of a user's IR op follow from those of its inputs, as JSON for
-engines that do not know the op.
+"""Write `_inference_rule`: the sizes and types of a user's IR op as functions of its inputs.
 
-The fake function of the torch op is run once more, with a symbol of its own for each size. Sizes of 0 and 1
-stay numbers: they decide how operands are broadcast.
+The rule is JSON for engines that do not know the op. The fake function of the torch op runs once more, with a
+separate symbol for each size. Sizes of 0 and 1 stay numbers: they decide how operands are broadcast.
 """
 
 from __future__ import annotations
@@ -46,14 +45,15 @@ _FUNCTIONS = {
     "ToFloat": "{}",
     "TruncToInt": "Floor({})",
 }
-"""What torch calls functions of sizes -> what the rule calls them."""
+"""Name of a size function in torch -> its form in the rule."""
 
 
 def attach_rules(
     target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any, ops: Sequence[Op]
 ) -> None:
-    """Give the users' ops among those made for a call of the torch op their rules. One that cannot be told is
-    a warning: then who runs the graph must know the op.
+    """Attach rules to the users' ops among those emitted for a call of the torch op.
+
+    A rule that cannot be computed is a warning: the engine that runs the graph must then know the op.
     """
     own = [op for op in ops if op.outputs and not catalogue().is_builtin(op.type)]
     if not own or not isinstance(target, OpOverload):
@@ -67,20 +67,25 @@ def attach_rules(
             op.attrs[RULE] = Str(json.dumps(_rule(op, fresh, values)))
     except Exception as error:
         names = ", ".join(op.type for op in own)
-        logger.warning("%s has no rule of its sizes: %s: %s", names, type(error).__name__, first_line(error))
+        logger.warning(
+            "%s has no rule for its sizes, so the engine must know the op: %s: %s",
+            names,
+            type(error).__name__,
+            first_line(error),
+        )
 
 
 class _Fresh:
-    """Fake arguments, each size of which is a symbol of its own."""
+    """Create fake arguments, each size of which is a separate symbol."""
 
     def __init__(self, env: ShapeEnv) -> None:
         self._env, self._mode = env, FakeTensorMode(shape_env=env)
-        # By tensor of the graph, what the fake call gets; and the names of symbols.
+        # The fake argument for each tensor of the graph; and the names of symbols.
         self.values: dict[Tensor, Any] = {}
         self.names: dict[sympy.Symbol, str] = {}
 
     def run(self, target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The results of the call, as fake tensors."""
+        """Return the results of the call, as fake tensors."""
         given = [self._given(argument) for argument in args]
         named = {name: self._given(argument) for name, argument in kwargs.items()}
         with self._mode, torch.no_grad():
@@ -117,36 +122,36 @@ class _Fresh:
         if prefix == "s" and example < 2:
             return example
         count = sum(name.startswith(prefix) for name in self.names.values())
-        made = new_size(self._env, f"{prefix}{count}", example)
-        self.names[made.node.expr] = f"{prefix}{count}"
-        return made
+        result = new_size(self._env, f"{prefix}{count}", example)
+        self.names[result.node.expr] = f"{prefix}{count}"
+        return result
 
 
 def _rule(op: Op, fresh: _Fresh, results: Mapping[Tensor, Any]) -> dict[str, Any]:
     slots = [slot for slot in op.slots if not slot.name.startswith(HIDDEN)]
     by_name = {slot.name: slot.tensor for slot in slots}
-    made: list[Any] = []
+    outputs: list[Any] = []
     for output in op.outputs:
         if output.desc.name.startswith(HIDDEN):
             continue
-        # What the op writes is as large as it was.
+        # A tensor that the op writes keeps its size.
         found = results.get(output, fresh.values.get(by_name.get(output.desc.name)))  # type: ignore[arg-type]
         if not isinstance(found, torch.Tensor):
-            raise NotImplementedError(f"nothing says what its output {output.desc.name!r} is")
-        made.append(found)
-    sizes = [[_text(size, fresh.names) for size in value.shape] for value in made]
-    used = {symbol for value in made for size in value.shape if is_symbol(size) for symbol in _free(size)}
+            raise NotImplementedError(f"nothing defines its output {output.desc.name!r}")
+        outputs.append(found)
+    sizes = [[_text(size, fresh.names) for size in value.shape] for value in outputs]
+    used = {symbol for value in outputs for size in value.shape if is_symbol(size) for symbol in _free(size)}
     inputs: list[list[str] | None] = []
     for slot in slots:
         value = fresh.values.get(slot.tensor) if slot.tensor is not None else None
-        told = () if value is None else value.shape if isinstance(value, torch.Tensor) else (value,)
-        defines = {size.node._expr for size in told if is_symbol(size)}
-        inputs.append([_name(size, fresh.names) for size in told] if defines & used else None)
+        numbers = () if value is None else value.shape if isinstance(value, torch.Tensor) else (value,)
+        defines = {size.node._expr for size in numbers if is_symbol(size)}
+        inputs.append([_name(size, fresh.names) for size in numbers] if defines & used else None)
         used -= defines
     if used:
         lacking = ", ".join(sorted(fresh.names.get(symbol, str(symbol)) for symbol in used))
-        raise NotImplementedError(f"no input of the IR op tells {lacking}")
-    types = [dtypes.to_ge(value.dtype) for value in made]
+        raise NotImplementedError(f"no input of the IR op determines {lacking}")
+    types = [dtypes.to_ge(value.dtype) for value in outputs]
     return {"shape": {"inputs": inputs, "outputs": sizes}, "dtype": types}
 
 
@@ -155,7 +160,7 @@ def _free(size: Any) -> set[Any]:
 
 
 def _name(size: Any, names: Mapping[Any, str]) -> str:
-    """Of an input: its symbol as it was made, also where it was found to be another's."""
+    """Return the original symbol of an input size, even if it was found equal to another."""
     return names[size.node._expr] if is_symbol(size) else str(size)
 
 
@@ -164,7 +169,7 @@ def _text(size: Any, names: Mapping[Any, str]) -> str:
 
 
 def _expression(expr: Any, names: Mapping[Any, str]) -> str:
-    """`s0 + 2 * s1`, with functions by the names that the rule has for them."""
+    """Return an expression such as `s0 + 2 * s1`, with the rule's names for functions."""
     if expr in names:
         return names[expr]
     if expr.is_Integer:
@@ -178,5 +183,5 @@ def _expression(expr: Any, names: Mapping[Any, str]) -> str:
         return "-" + " * ".join(parts[1:]) if parts[0] == "-1" else " * ".join(parts)
     form = _FUNCTIONS.get(type(expr).__name__)
     if form is None or form.count("{}") != len(parts):
-        raise NotImplementedError(f"its sizes need {type(expr).__name__}, which rules do not have")
+        raise NotImplementedError(f"its sizes need {type(expr).__name__}, which rules do not support")
     return form.format(*parts)

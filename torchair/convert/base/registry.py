@@ -1,5 +1,7 @@
-"""The registry of converters, by FX target. The modules that `convert/all_converters.py` imports declare the
-built-in ones; they are imported on the first look-up. Users add theirs with the public decorator.
+"""Register converters by FX target.
+
+The modules that `convert/all_converters.py` imports declare the built-in ones; they are imported on the first
+look-up. Users add converters with the public decorator.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ Fn = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Converter:
-    """One way to translate a call. `only(*args, **kwargs)` gives a reason to decline, or None."""
+    """One way to translate a call. `only(*args, **kwargs)` returns a reason to decline, or None."""
 
     fn: Fn
     only: Callable[..., str | None] | None
     wants_meta: bool
     wants_used: bool
-    # It is given a function that makes sub-graphs of graph modules.
+    # The converter receives a function that makes sub-graphs of graph modules.
     wants_convert: bool = False
     from_user: bool = False
 
@@ -57,8 +59,9 @@ def converter(*targets: Any, only: Callable[..., str | None] | None = None) -> C
 
 
 def register_decomposition(target: Any) -> Callable[[Fn], Fn]:
-    """Declare how an op is taken apart into others, where torch itself does not know: a function like the op,
-    written in torch, whose parts are converted in its place.
+    """Register the decomposition of an op that torch itself does not decompose.
+
+    The decomposition is a function like the op, written in torch, whose parts are converted in its place.
     """
 
     def declare(fn: Fn) -> Fn:
@@ -69,29 +72,30 @@ def register_decomposition(target: Any) -> Callable[[Fn], Fn]:
 
 
 def decomposition_for(target: Any) -> Fn | None:
-    """Our way to take an FX target apart, if there is one."""
+    """Return the built-in decomposition of an FX target, or None."""
     return _parts.get(target)
 
 
 def opaque(rows: Mapping[Any, str]) -> None:
-    """Rows `overload: reason`: calls for which the IR has no words. They are carried through as they are. An
-    overload of a library that need not be there is given by name.
+    """Register rows `overload: reason`: calls that the IR cannot express, which become opaque ops.
+
+    An overload of a library that need not be installed is given by name.
     """
     for target, why in rows.items():
         _opaque.declare(target, why)
 
 
 def why_opaque(target: Any) -> str:
-    """Why an FX target is carried through as it is."""
+    """Return why an FX target becomes an opaque op."""
     why_not = why_not_automatic(target)
     plain = "it has no converter and no decomposition" + (f"; {why_not}" if why_not else "")
     return _opaque.get(target) or _opaque.get(str(target), plain)
 
 
 def map_one_to_one(rows: Mapping[Any, Fn], *, promoted: bool = False) -> None:
-    """Rows `overload: ge.Op`: same tensors, same order, nothing to think about.
+    """Register rows `overload: ge.Op`: same tensors, same order, no special cases.
 
-    With `promoted` every operand is first brought to the dtype of the result, and Python numbers become
+    With `promoted` every operand is first cast to the dtype of the result, and Python numbers become
     constants of it.
     """
     for target, op in rows.items():
@@ -121,7 +125,9 @@ def _describe(fn: Fn, only: Callable[..., str | None] | None, from_user: bool = 
 
 
 class Registration:
-    """What `register_fx_node_ge_converter(op)` returns: applied to a function, it registers that function."""
+    """The result of `register_fx_node_ge_converter(op)`: applied to a function, it registers that
+    function.
+    """
 
     def __init__(self, target: Any) -> None:
         self.target = target
@@ -130,7 +136,7 @@ class Registration:
 
     def __call__(self, fn: Fn) -> Registration:
         if not callable(fn):
-            raise BadConverter("a converter is a function", got=repr(fn))
+            raise BadConverter("a converter must be a function", got=repr(fn))
         if self.target in _builtin or self.target in _user:
             logger.info("the converter of %s is replaced by %s", self.target, getattr(fn, "__qualname__", fn))
         self.fn = fn
@@ -140,24 +146,38 @@ class Registration:
 
 
 class _Discard:
-    """The decorator for an op that this torch does not have: it forgets the function."""
+    """The decorator for an op that this torch does not have: it ignores the function."""
 
     def __call__(self, fn: Fn) -> None:
         return None
 
 
 def register_fx_node_ge_converter(aten_op: Any) -> Any:
-    """Register a converter for an op overload, an overload packet or a Python function; it wins over ours.
+    """Register a converter for an op; it takes precedence over the built-in one.
 
-    The converter gets the arguments of the FX node with graph tensors in place of tensors, and the expected
-    results as `meta_outputs` if it has such a parameter. It returns what the op returns. `None` in place of
-    an op discards the function.
+    The converter receives the arguments of the FX node, with graph tensors in place of tensors. If it has a
+    parameter `meta_outputs`, it also receives the expected results. It returns what the op returns.
+
+    Args:
+        aten_op: An op overload, an overload packet or a Python function. `None`, for an op that this torch
+            does not have, ignores the function.
+
+    Returns:
+        A decorator for the converter.
+
+    Raises:
+        BadConverter: `aten_op` is not an op or a function.
+
+    Example:
+        @torchair.register_fx_node_ge_converter(torch.ops.aten.acos.default)
+        def convert_acos(self, meta_outputs=None):
+            return ge.Acos(self)
     """
     if aten_op is None:
         return _Discard()
     if not callable(aten_op):
         raise BadConverter(
-            "a converter is registered for an op or a function",
+            "a converter must be registered for an op or a function",
             got=repr(aten_op),
             near="torch.ops.mylib.op.default",
         )
@@ -165,14 +185,15 @@ def register_fx_node_ge_converter(aten_op: Any) -> Any:
 
 
 def unregister(aten_op: Any) -> None:
-    """Forget a user's converter; ours, if there is one, serves again."""
+    """Remove a user's converter; the built-in one, if any, is used again."""
     _user.pop(aten_op, None)
     forget(f"converter of {aten_op}")
 
 
 def candidates(target: Any) -> list[Converter]:
-    """The converters of an FX target in the order they are tried: the user's, then ours; without any, one
-    that is made from an IR op of the same name.
+    """Return the converters of an FX target in order: the user's, then the built-in one.
+
+    Without any, return one that is created from an IR op of the same name.
     """
     packet = getattr(target, "overloadpacket", None)
     keys = (target,) if packet is None else (target, packet, str(target))
@@ -185,22 +206,22 @@ def candidates(target: Any) -> list[Converter]:
 
 
 def has_converter(target: Any) -> bool:
-    """Is there any converter for this target?"""
+    """Return whether there is any converter for this target."""
     return bool(candidates(target))
 
 
 def builtin_targets() -> list[Any]:
-    """All FX targets we convert ourselves."""
+    """Return all FX targets with a built-in converter."""
     return list(_builtin)
 
 
 def parted_targets() -> list[Any]:
-    """All FX targets that we take apart ourselves."""
+    """Return all FX targets with a built-in decomposition."""
     return list(_parts)
 
 
 def opaque_reasons() -> dict[Any, str]:
-    """The FX targets that are carried through as they are on purpose, and why."""
+    """Return the FX targets that become opaque ops on purpose, and why."""
     return dict(_opaque)
 
 

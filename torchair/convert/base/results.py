@@ -1,4 +1,4 @@
-"""What a converter returned, against what FX says that the call returns."""
+"""Check the results of a converter against those of FX."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from torchair.ge.host import Host, is_symbol
 
 
 def target_name(target: Any) -> str:
-    """The name of what a node calls."""
+    """Return the name of a node's target."""
     if isinstance(target, OpOverload):
         return str(target)
     return getattr(target, "__name__", None) or str(target)
 
 
 def used(node: fx.Node, meta: Any) -> list[bool]:
-    """Which of several results anybody reads; a converter may return None for the others."""
+    """Return which of several results are read; a converter may return None for the others."""
     users = [user for user in node.users if user.users or user.target is not operator.getitem]
     read = [user.args[1] if user.target is operator.getitem else None for user in users]
     return [None in read or index in read for index in range(len(meta))]
 
 
 def check_results(node: fx.Node, result: Any, meta: Any) -> None:
-    """The converter's results against FX: number, dtype, shape. Afterwards the IR tensors carry FX's own
-    values.
+    """Check number, dtype and shape of the converter's results.
+
+    Afterwards the IR tensors have FX's own values.
     """
     expected, made = list(flat(meta)), list(flat(result))
     if len(expected) != len(made):
         raise BadConverter(
-            f"the converter of {node.target} returned {len(made)} values, the op returns {len(expected)}",
+            f"the converter of {node.target} returned {len(made)} values, but the op returns {len(expected)}",
             at=source_of(node),
             got=", ".join(_shown(value) for value in made),
             near=", ".join(describe(value) for value in expected),
@@ -54,7 +55,8 @@ def check_results(node: fx.Node, result: Any, meta: Any) -> None:
             value.meta = Host(want, value.meta.dtype)
         elif isinstance(want, torch.Tensor) and not isinstance(value, torch.Tensor) and is_read:
             raise BadConverter(
-                f"the converter of {node.target} returned no tensor of the graph where the op returns one",
+                f"the converter of {node.target} must return a tensor of the graph where the op returns a "
+                "tensor",
                 at=source_of(node),
                 got=_shown(value),
                 near=describe(want),
@@ -62,7 +64,7 @@ def check_results(node: fx.Node, result: Any, meta: Any) -> None:
 
 
 def _read(node: fx.Node, meta: Any) -> list[bool]:
-    """Of each value inside the results: does anybody read it?"""
+    """Return, for each value inside the results, whether it is read."""
     if not isinstance(meta, list | tuple):
         return [bool(node.users)]
     parts = zip(used(node, meta), meta, strict=True)
@@ -76,17 +78,18 @@ def _check_tensor(node: fx.Node, value: Tensor, want: torch.Tensor) -> None:
     same_shape = len(value.meta.shape) == want.ndim and all(map(_may_equal, value.meta.shape, want.shape))
     if value.meta.dtype != want.dtype or not same_shape:
         raise BadConverter(
-            f"the converter of {node.target} made {describe(value.meta)} where FX has {describe(want)}",
+            f"the converter of {node.target} returned {describe(value.meta)}, but the op returns "
+            f"{describe(want)}",
             at=source_of(node),
             got=f"IR op {value.op.name} ({value.op.type})",
         )
-    # What is known of an input is how the caller's tensor lies, whoever looks at it.
+    # The meta of an input has the layout of the caller's tensor, for all readers.
     if not isinstance(value.meta, Host) and value.op.type not in INPUT_TYPES:
         value.meta = want
 
 
 def _may_equal(a: Any, b: Any) -> bool:
-    """Equal sizes; symbols that only the data decides are renamed by tracing, so they match anything."""
+    """Return whether sizes are equal; data-dependent symbols are renamed by tracing, so they match any."""
     if is_unbacked(a) or is_unbacked(b):
         return True
     if is_symbol(a) and is_symbol(b) and a.node.expr == b.node.expr:

@@ -1,7 +1,7 @@
-"""Scopes, streams and events of an FX graph in the IR: attributes of ops, and control edges between them.
+"""Convert scopes, streams and events of an FX graph: attributes of ops, and control edges between them.
 
-A record is the last op on its stream, a wait is an edge to the next op on its stream; an event under a name
-is both. What stands outside of all stream scopes is on the stream of the graph, whose label is None.
+A record is the last op on its stream, a wait is an edge to the next op on its stream; a named event is both.
+Ops outside all stream scopes are on the stream of the graph, whose label is None.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ WITHOUT_STREAM = (*INPUT_TYPES, "Const")
 
 @dataclass
 class Schedule:
-    """What the nodes so far say about order."""
+    """Track the order that the nodes so far define."""
 
     tokens: dict[Op, list[Op]] = field(default_factory=dict[Op, list[Op]])
-    """What stands for a point of a stream, and the op that is done then."""
+    """Token of a point of a stream -> the op that is done then."""
     events: dict[str, list[Op]] = field(default_factory=dict[str, list[Op]])
     labels: dict[tuple[Any, ...], str] = field(default_factory=dict[tuple[Any, ...], str])
-    """Of streams that are known by their identity."""
+    """Identity of a stream -> its label."""
     waiting: dict[str | None, list[Op]] = field(default_factory=dict[str | None, list[Op]])
-    """What the next op of a stream waits for."""
+    """Stream -> the ops that its next op waits for."""
 
     def label(self, identity: tuple[Any, ...]) -> str | None:
-        """Of a stream; one that no scope has moved to has a label, too, and no ops."""
+        """Return the label of a stream; one that no scope has entered has a label, too, and no ops."""
         return None if scope_analysis.is_entry(identity) else self.labels.get(identity, str(identity))
 
     def wait(self, label: str | None, ops: Iterable[Op]) -> None:
-        """The next op on this stream waits for these."""
+        """Make the next op on this stream wait for these."""
         found = self.waiting.setdefault(label, [])
         found += [op for op in ops if op not in found and op.type not in WITHOUT_STREAM]
 
-    def settle(self, made: Iterable[Op]) -> None:
-        """The first of the new ops on each stream gets the edges that are due."""
+    def add_pending_edges(self, made: Iterable[Op]) -> None:
+        """Add the pending edges to the first of the new ops on each stream."""
         if not self.waiting:
             return
         for op in made:
@@ -58,8 +58,8 @@ class Schedule:
 def mark(
     graph: Graph, schedule: Schedule, node: fx.Node, read: Callable[[Any], list[Tensor]]
 ) -> Tensor | None:
-    """What one of these calls is in the IR; `read` gives the tensors of an argument."""
-    target, here = node.target, _label_here(graph)
+    """Convert one stream call to the IR; `read` returns the tensors of an argument."""
+    target, here = node.target, _current_label(graph)
     if target in stream_ops.ENTER:
         graph.scopes.append(_attributes(schedule, node))
     elif target in stream_ops.EXIT:
@@ -84,18 +84,18 @@ def mark(
         schedule.wait(schedule.label(node.args[:3]), waited)
     elif target in stream_ops.WAIT_TENSOR:
         x, dependency = read(list(node.args))
-        made: Tensor = ge.Identity(x)
-        made.op.after += [op for op in _producers(schedule, [dependency]) if op.type not in WITHOUT_STREAM]
-        return made
+        result: Tensor = ge.Identity(x)
+        result.op.after += [op for op in _producers(schedule, [dependency]) if op.type not in WITHOUT_STREAM]
+        return result
     return None
 
 
 def label_of(op: Op) -> str | None:
-    """The label of the stream an op runs on."""
+    """Return the label of the stream of an op."""
     return op.attrs[stream_ops.LABEL].value if stream_ops.LABEL in op.attrs else None
 
 
-def _label_here(graph: Graph) -> str | None:
+def _current_label(graph: Graph) -> str | None:
     for scope in reversed(graph.scopes):
         if stream_ops.LABEL in scope:
             found = scope[stream_ops.LABEL]
@@ -104,7 +104,7 @@ def _label_here(graph: Graph) -> str | None:
 
 
 def _attributes(schedule: Schedule, enter: fx.Node) -> dict[str, Attr | None]:
-    """What a scope gives to ops; None takes an attribute of an outer scope away."""
+    """Return the attributes that a scope sets on ops; None removes an attribute of an outer scope."""
     given = stream_ops.attributes(enter)
     identity = tuple(given.pop(key, None) for key in stream_ops.IDENTITY)
     if None not in identity and scope_analysis.is_entry(identity):
@@ -124,11 +124,11 @@ def _attribute(key: str, value: str) -> Attr:
 
 
 def _last(graph: Graph, label: str | None) -> list[Op]:
-    """The last op on a stream, if there is one."""
+    """Return the last op on a stream, if there is one."""
     found = (op for op in reversed(graph.ops) if op.type not in WITHOUT_STREAM and label_of(op) == label)
     return [op for op in (next(found, None),) if op is not None]
 
 
 def _producers(schedule: Schedule, tensors: Iterable[Tensor]) -> list[Op]:
-    """Who makes these; behind a token, what it stands for."""
+    """Return the producers of these tensors; for a token, the ops it stands for."""
     return [op for tensor in tensors for op in schedule.tokens.get(tensor.op, [tensor.op])]

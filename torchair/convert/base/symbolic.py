@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 def _arithmetic(op, on_bool=None):
-    """Numbers on both sides in the dtype of the result."""
+    """Create a converter with numbers on both sides in the dtype of the result."""
 
     def run(*operands, meta_outputs):
         chosen = on_bool if on_bool is not None and meta_outputs.torch_dtype is torch.bool else op
@@ -29,7 +29,7 @@ def _arithmetic(op, on_bool=None):
 
 
 def _comparison(op):
-    """Numbers on both sides in the dtype they share."""
+    """Create a converter with numbers on both sides in their common dtype."""
 
     def run(a, b):
         shared = result_type(a, b)
@@ -67,7 +67,7 @@ for _target, _row in {
 
 
 def _function(op):
-    """A function of floats."""
+    """Create a converter for a function of floats."""
 
     def run(x):
         return op(cast(x, FLOAT))
@@ -85,7 +85,7 @@ for _name, _sym in SYM_MATH.items():
 
 
 def _rounding(op):
-    """A float to an integer; an integer is one already."""
+    """Create a converter from a float to an integer; an integer stays."""
 
     def run(x):
         return ge.Identity(x) if x.dtype == INT64 else cast(op(x), INT64)
@@ -104,45 +104,45 @@ for _target, _op in {
 
 @converter(builtins.round)
 def round_(x, ndigits=None, *, meta_outputs):
-    """To the nearest, halves to even; with digits the result stays a float."""
+    """Round to nearest, halves to even; with digits the result stays a float."""
     if ndigits:
-        raise NotImplementedError("Round keeps no digits")
+        raise NotImplementedError("Round supports no digits")
     return cast(ge.Round(x), meta_outputs.dtype)
 
 
 @converter(operator.truediv)
 def truediv(a, b):
-    """True division, in float."""
+    """Divide exactly, in float."""
     return ge.Div(cast(a, FLOAT), cast(b, FLOAT))
 
 
 @converter(torch.sym_float)
 def sym_float(x):
-    """An integer as a float."""
+    """Convert an integer to a float."""
     return cast(x, FLOAT)
 
 
 @converter(torch.sym_not)
 def sym_not(x):
-    """The opposite."""
+    """Negate a condition."""
     return ge.LogicalNot(cast(x, BOOL))
 
 
 @converter(torch.sym_ite)
 def sym_ite(condition, then, otherwise, *, meta_outputs):
-    """One number or the other."""
+    """Select one number or the other."""
     return ge.SelectV2(condition, cast(then, meta_outputs.dtype), cast(otherwise, meta_outputs.dtype))
 
 
 @converter(torch.sym_sum)
 def sym_sum(args):
-    """The sum of several symbols; they arrive packed."""
+    """Sum several symbols; they arrive packed."""
     return ge.ReduceSum(args, [0]) if isinstance(args, Tensor) else sum(args)
 
 
 @converter(aten.sym_size.int)
 def sym_size(self, dim):
-    """One size of a tensor."""
+    """Return one size of a tensor."""
     return size_of(self, dim)
 
 
@@ -154,10 +154,10 @@ def sym_numel(self):
 
 @converter(aten._local_scalar_dense.default)
 def local_scalar_dense(self):
-    """The number in a tensor of one element: the tensor itself, which is read where it is made."""
+    """Return the number in a tensor of one element: the tensor itself, which is read where it is made."""
     dtype = torch_dtype(self)
     if dtype.is_complex:
-        raise NotImplementedError("there are no complex symbols")
+        raise NotImplementedError("complex symbols do not exist")
     number = ge.Reshape(self, [])
     if dtype.is_floating_point:
         return number if dtype == torch.float64 else cast(number, FLOAT)
@@ -173,4 +173,4 @@ def local_scalar_dense(self):
     aten._assert_tensor_metadata.default,
 )
 def assertion(*_, **__):
-    """What the tracer was promised; nothing to compute."""
+    """Ignore assertions of the tracer; there is nothing to compute."""

@@ -1,7 +1,8 @@
-"""View folding: `permute t transpose view reshape` make no op until somebody reads the result.
+"""Fold views: `permute t transpose view reshape` emit no op until their result is read.
 
-A `View` is a source tensor and a chain of steps in normal form: two reshapes in a row are the last one, two
-permutations one, what changes nothing is gone. Reading it emits the chain, once per (source, chain).
+A `View` is a source tensor and a chain of steps in normal form: two consecutive reshapes become the last one,
+two permutations one, and steps without effect are removed. Reading it emits the chain, once per (source,
+chain).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Step:
-    """`reshape` to `sizes` (ints and rank-0 tensors), or `permute` by `perm`; `shape` is the shape after
-    it.
+    """`reshape` to `sizes` (ints and rank-0 tensors), or `permute` by `perm`; `shape` is the shape
+    after it.
     """
 
     kind: str
@@ -46,7 +47,7 @@ class View:
 
 
 def permutation(target: Any, args: Sequence[Any], rank: int) -> tuple[int, ...] | None:
-    """The permutation that a permuting view applies, or None when the target is not one."""
+    """Return the permutation of a permuting view, or None if the target is not one."""
     if target is aten.permute.default:
         return tuple(dim_of(dim, rank) for dim in args[1])
     if target is aten.t.default:
@@ -66,9 +67,7 @@ TARGETS = frozenset((*RESHAPES, *PERMUTES))
 
 
 def fold(target: Any, x: Tensor | View, args: Sequence[Any], meta: torch.Tensor) -> Tensor | View:
-    """The view that an FX view call makes of `x`; `args` are the call's arguments, symbols as rank-0
-    tensors.
-    """
+    """Return the view of `x` by an FX view call; `args` are its arguments, symbols as rank-0 tensors."""
     source, steps = (x.source, x.steps) if isinstance(x, View) else (x, ())
     shape = tuple(x.meta.shape)  # type: ignore[union-attr]
     perm = permutation(target, args, len(shape))
@@ -100,7 +99,7 @@ def _permute(
         return steps
     moved = [dim for dim in perm if before[dim] != 1 or is_symbol(before[dim])]
     symbols = [size for size in after if is_symbol(size)]
-    # Beside a 0, a -1 could be any size.
+    # Next to a 0, a -1 could be any size.
     zeros = [size for size in after if not is_symbol(size) and size == 0]
     inferable = len(symbols) <= (0 if zeros else 1)
     if moved == sorted(moved) and inferable:
@@ -109,7 +108,7 @@ def _permute(
 
 
 def materialise(view: View, made: dict[Any, Tensor]) -> Tensor:
-    """The IR tensor of a view; `made` remembers those that exist already."""
+    """Return the IR tensor of a view; `made` caches those that exist already."""
     key = (view.source, tuple(step.key for step in view.steps))
     if key not in made:
         x = view.source

@@ -1,4 +1,4 @@
-"""Ops of the `npu` library that are several IR ops, or an IR op of another family."""
+"""Convert ops of the `npu` library that are several IR ops, or an IR op of another family."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchair.ops.numerics.formats import UINT8, ir_type
 
 @converter("npu.batch_norm_reduce.default")
 def batch_norm_reduce(input, eps):
-    """The sums and sums of squares of each channel, in float32."""
+    """Return the sums and sums of squares of each channel, in float32."""
     x = cast(input, FLOAT)
     dims = [0, *range(2, input.rank)]
     return ge.ReduceSum(x, dims, keep_dims=False), ge.ReduceSum(ge.Square(x), dims, keep_dims=False)
@@ -23,7 +23,7 @@ def batch_norm_reduce(input, eps):
 def batch_norm_gather_stats(
     input, mean, invstd, running_mean, running_var, momentum, eps, counts, *, meta_outputs
 ):
-    """Sums over the ranks, then the statistics of all of them."""
+    """Sum over the ranks, then compute the statistics of all of them."""
     wide_mean, weights = cast(mean, FLOAT), ge.Unsqueeze(cast(counts, FLOAT), axes=[1])
     variance = ge.Sub(ge.Reciprocal(ge.Square(cast(invstd, FLOAT))), cast(eps, FLOAT))
     sums = [
@@ -35,50 +35,50 @@ def batch_norm_gather_stats(
         filled(start, FLOAT, size_of(mean, 1)) if part is None else cast(part, FLOAT)
         for part, start in ((running_mean, 0.0), (running_var, 1.0))
     ]
-    made = ge.SyncBatchNormGatherStats(*sums, total, *running, momentum=momentum, eps=eps)
-    return [cast(part, spec.dtype) for part, spec in zip(made, meta_outputs, strict=True)]
+    result = ge.SyncBatchNormGatherStats(*sums, total, *running, momentum=momentum, eps=eps)
+    return [cast(part, spec.dtype) for part, spec in zip(result, meta_outputs, strict=True)]
 
 
 @converter("npu.batch_norm_gather_stats_update.default")
 def batch_norm_gather_stats_update(
     input, mean, invstd, running_mean, running_var, momentum, eps, counts, *, meta_outputs
 ):
-    """The same, with the running statistics written back."""
+    """Compute the same, and write back the running statistics."""
     kinds = [*meta_outputs, *(mean if part is None else part for part in (running_mean, running_var))]
-    made = batch_norm_gather_stats(
+    result = batch_norm_gather_stats(
         input, mean, invstd, running_mean, running_var, momentum, eps, counts, meta_outputs=kinds
     )
-    for part, new in zip((running_mean, running_var), made[2:], strict=True):
+    for part, new in zip((running_mean, running_var), result[2:], strict=True):
         if part is not None:
             ge.Assign(part, new)
-    return made[:2]
+    return result[:2]
 
 
 @converter("npu._npu_dtype_cast.default", "npu._npu_dtype_cast_backward.default")
 def dtype_cast_plain(self, dtype):
-    """A cast to a torch dtype."""
+    """Cast to a torch dtype."""
     return ge.Cast(self, dst_type=dtypes.to_ge(dtype))
 
 
 @converter("npu.npu_dtype_cast.default", "npu.npu_dtype_cast_backward.default")
 def dtype_cast(self, dtype, input_dtype=None, forward_dtype=None):
-    """A cast between any two types; those that torch lacks are bytes outside the IR."""
+    """Cast between any two types; those that torch lacks are bytes outside the IR."""
     kind, source = ir_type(dtype), ir_type(input_dtype)
-    made = cast(as_type(self, source) if source in LACKING else self, kind)
-    return as_type(made, UINT8) if kind in LACKING else made
+    result = cast(as_type(self, source) if source in LACKING else self, kind)
+    return as_type(result, UINT8) if kind in LACKING else result
 
 
 @converter("npu.npu_gather_backward.default")
 def gather_backward(grad, self_size, dim, index, sparse_grad):
-    """The dense gradient of gather: additions into zeros."""
+    """Return the dense gradient of gather: additions into zeros."""
     return ge.ScatterElements(ge.Fill(self_size, cast(0, grad.dtype)), index, grad, axis=dim, reduction="add")
 
 
 @converter("npu.npu_prefetch.default")
 def prefetch(self, dependency, max_size, offset=0):
-    """A load of memory after `dependency`; nothing reads it."""
+    """Load memory after `dependency`; nothing reads the result."""
     ge.Cmo(self, max_size=max_size, type=_PREFETCH, offset=offset or None, dependencies=[dependency])
 
 
-# The kind of cache operation that loads early.
+# The code of the cache operation that loads early.
 _PREFETCH = 6

@@ -1,1 +1,1 @@
-"""Converters of higher-order ops, collectives, printing and other special cases."""
+"""Convert higher-order ops, collectives, printing and other special cases."""

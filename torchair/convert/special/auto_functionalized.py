@@ -1,7 +1,8 @@
-"""Custom ops that write into their arguments, as AOTAutograd wraps them: the op itself on copies of what it
-writes. A written part of a tensor is a window of the copy, and what the op makes of it is put back.
+"""Convert custom ops that write their arguments, as AOTAutograd wraps them: the op on copies of what it
+writes.
 
-By its name an output of the IR op is the new value of the input that it writes.
+A written part of a tensor is a window of the copy, and the op's result is put back into it. An output of the
+IR op with the name of an input is the new value of that input.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ WRAPPERS = (higher_order.auto_functionalized, higher_order.auto_functionalized_v
 
 @dataclass(frozen=True)
 class Window:
-    """One tensor that the op writes: the number of its base, the tensor that the op gets, and how it lies in
-    the base; without that it is the whole.
+    """One tensor that the op writes: the index of its base, the op's argument, and its layout in the base.
+
+    Without a layout it is the whole base.
     """
 
     base: int
@@ -42,11 +44,11 @@ class Window:
 
     @property
     def is_part(self) -> bool:
-        """Is it only a part of the base?"""
+        """Return whether it is only a part of the base."""
         return bool(self.slice or self.strides)
 
     def put(self, base: Tensor, value: Tensor) -> Tensor:
-        """The base with this content where the window is."""
+        """Return the base with this content in the window."""
         if self.slice:
             return _convert(aten.slice_scatter.default, base, value, *self.slice)
         return _convert(aten.as_strided_scatter.default, base, value, *self.strides)
@@ -54,8 +56,10 @@ class Window:
 
 @dataclass
 class WrittenArgument:
-    """What an op writes: the copies of the bases, the windows of them that it gets, and which other arguments
-    lie in them.
+    """Hold what an op writes.
+
+    These are the copies of the bases, the windows of them that the op gets, and the other arguments inside
+    them.
     """
 
     copies: list[Tensor]
@@ -63,14 +67,14 @@ class WrittenArgument:
     shared: Sequence[str] = ()
 
     def whole(self, value: Tensor) -> Tensor:
-        """A copy as it is."""
+        """Return a copy unchanged."""
         self.copies.append(copied := ge.TensorMove(value))
         self.windows.append(Window(len(self.copies) - 1, copied))
         return copied
 
     def window(self, arguments: Mapping[str, Any], prefix: str) -> Tensor | None:
-        """The part of a copy that the arguments with this prefix describe; None for an argument that is
-        None.
+        """Return the part of a copy that the arguments with this prefix describe; None for a None
+        argument.
         """
         index = arguments[f"{prefix}_base_index"]
         if index is None:
@@ -90,23 +94,23 @@ class WrittenArgument:
 
 def _sliced(x: Tensor, dim: int, start: Any, end: Any) -> Tensor:
     begin, stop = bounds(start, end)
-    made: Tensor = ge.StridedSliceV2(x, pack([begin]), pack([stop]), [dim], [1])
-    return made
+    result: Tensor = ge.StridedSliceV2(x, pack([begin]), pack([stop]), [dim], [1])
+    return result
 
 
 def _convert(target: OpOverload, *args: Any) -> Tensor:
-    """By the converter of an ATen op."""
+    """Apply the converter of an ATen op."""
     row = next(iter(candidates(target)))
     why_not = row.only(*args) if row.only else None
     if why_not is not None:
         raise NotImplementedError(f"it writes into a part of a tensor: {why_not}")
-    made: Tensor = row.fn(*args)
-    return made
+    result: Tensor = row.fn(*args)
+    return result
 
 
 @converter(WRAPPERS[0])
 def auto_functionalized(_mutable_op, *, meta_outputs, **arguments):
-    """A custom op that writes into some of its arguments, on copies of them."""
+    """Convert a custom op that writes some of its arguments, on copies of them."""
     op: OpOverload = _mutable_op
     written = WrittenArgument([])
     for name in written_names(op):
@@ -119,7 +123,7 @@ def auto_functionalized(_mutable_op, *, meta_outputs, **arguments):
 
 @converter(WRAPPERS[1])
 def auto_functionalized_v2(_mutable_op, *, _all_bases, meta_outputs, **arguments):
-    """As above; each written argument is one of the bases, or a view of it, or a list of these."""
+    """Convert as above; each written argument is one of the bases, a view of it, or a list of these."""
     op, shared = original_of(_mutable_op)
     written = WrittenArgument([ge.TensorMove(base) for base in _all_bases])
     given = {name: value for name, value in arguments.items() if not name.startswith("_")}
@@ -139,7 +143,7 @@ def auto_functionalized_v2(_mutable_op, *, _all_bases, meta_outputs, **arguments
 def _on_copies(
     op: OpOverload, given: Mapping[str, Any], written: WrittenArgument, specs: Sequence[Any]
 ) -> list[Any]:
-    """The op's own converter on the copies; its results, then the new values of the copies."""
+    """Apply the op's own converter to the copies; return its results, then the new values of the copies."""
     row = next(iter(candidates(op)), None)
     if row is None:
         raise NotImplementedError(f"{op} has no converter; {why_not_automatic(op)}")
@@ -152,51 +156,55 @@ def _on_copies(
     if row.wants_meta:
         kwargs["meta_outputs"] = specs[0] if results == 1 else list(specs[:results])
     mark = len(current_graph().ops)
-    made = row.fn(*args, **kwargs)
-    returned = list(made) if isinstance(made, list | tuple) else [made]
-    attach_rules(op, args, kwargs_of_op, made, current_graph().ops[mark:])
+    result = row.fn(*args, **kwargs)
+    returned = list(result) if isinstance(result, list | tuple) else [result]
+    attach_rules(op, args, kwargs_of_op, result, current_graph().ops[mark:])
     own = returned if schema.returns else [None]
     return [*own, *_new_values(op, written, mark)]
 
 
 def _new_values(op: OpOverload, written: WrittenArgument, mark: int) -> list[Tensor]:
-    """The bases as the op leaves them. Where nothing here runs the IR op, they have no values yet."""
+    """Return the bases after the op. If no kernel here runs the IR op, they have no values yet."""
     graph = current_graph()
-    is_known = all(_has_value(made) for made in graph.ops[mark:])
+    is_known = all(_has_value(result) for result in graph.ops[mark:])
     parts = [window.base for window in written.windows if window.is_part]
     if is_known and len(set(parts)) < len(parts):
-        raise NotImplementedError("it writes into two parts of one tensor, which may be the same")
+        raise NotImplementedError("it writes two parts of one tensor, which may overlap")
     if is_known and written.shared:
-        raise NotImplementedError(f"it writes what it reads as {written.shared[0]!r}, and a kernel does not")
+        raise NotImplementedError(
+            f"it also reads what it writes, as {written.shared[0]!r}, which kernels do not support"
+        )
     last = len(graph.ops)
     bases = list(written.copies)
     for window in written.windows:
         value = _new_value(window.given, mark, last)
         if value is None and is_known:
-            raise NotImplementedError(f"the IR op of {op} does not return what it writes under the same name")
+            raise NotImplementedError(
+                f"the IR op of {op} has no output with the name of an input that it writes"
+            )
         if value is None:
             value = ge.Identity(window.given, dependencies=[graph.ops[last - 1]])
         if value.meta is None:
             value.meta = window.given.meta
         bases[window.base] = window.put(bases[window.base], value) if window.is_part else value
-    for made in graph.ops[mark:] if not is_known else ():
-        for output in made.outputs if made.type != "Const" else ():
+    for result in graph.ops[mark:] if not is_known else ():
+        for output in result.outputs if result.type != "Const" else ():
             output.meta = None
     return bases
 
 
 def _has_value(op: Any) -> bool:
-    """A user's op that returns nothing is only known to write."""
+    """Return whether the op has a value; a user's op that returns nothing is only known to write."""
     if not op.outputs:
         return catalogue().is_builtin(op.type)
     return all(output.meta is not None for output in op.outputs)
 
 
 def _new_value(given: Tensor, mark: int, last: int) -> Tensor | None:
-    """The output that has the name of the input which the tensor was fed to."""
-    for made in reversed(current_graph().ops[mark:last]):
-        names = {slot.name for slot in made.slots if slot.tensor is given}
-        found = [output for output in made.outputs if output.desc.name in names]
+    """Return the output with the name of the input that received the tensor."""
+    for result in reversed(current_graph().ops[mark:last]):
+        names = {slot.name for slot in result.slots if slot.tensor is given}
+        found = [output for output in result.outputs if output.desc.name in names]
         if found:
             return found[0]
     return None

@@ -1,5 +1,6 @@
-"""Collectives: of torch, which name a group, and of `npu_define`, which name its ranks. In the IR all name
-it.
+"""Convert collectives of torch, which name a group, and of `npu_define`, which list ranks.
+
+In the IR all name a group.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from torchair.ge.builder.torch_kernel_binding import runs_torch
 from torchair.ops.distributed.collectives import root_of, starts
 
 REDUCTIONS = {"sum": "sum", "min": "min", "max": "max", "product": "prod", "prod": "prod"}
-"""The IR's word for torch's."""
+"""torch's name of a reduction -> the IR's name."""
 MEAN = "avg"
-"""A sum that is divided."""
+"""Name of the reduction that divides a sum."""
 _C10D, _INT64 = "_c10d_functional", dtypes.BY_NAME["INT64"].runtime
 define = torch.ops.npu_define
 
@@ -46,7 +47,7 @@ def _reduction(op: str) -> str:
 
 
 def _reduced(op: Callable[..., Any], x: Any, by: str, group: str, **attrs: Any) -> Any:
-    """The reduction by an op of the IR."""
+    """Return the reduction by an IR op."""
     if by != MEAN or not torch_dtype(x).is_floating_point:
         return op(x, reduction=_reduction(by), group=group, **attrs)
     total = op(x, reduction="sum", group=group, **attrs)
@@ -54,7 +55,7 @@ def _reduced(op: Callable[..., Any], x: Any, by: str, group: str, **attrs: Any) 
 
 
 def _listed(numbers: Any) -> list[Any]:
-    """One by one. Where one of them is a symbol, they come as a vector."""
+    """Return numbers as a list; if one of them is a symbol, they come as a vector."""
     if not isinstance(numbers, ge.Tensor):
         return list(numbers)
     (count,) = sizes(numbers)
@@ -66,7 +67,7 @@ def _vector(numbers: Any) -> Any:
 
 
 def _elements(x: Any, rows: Any) -> list[Any]:
-    """How many elements so many rows have."""
+    """Return the number of elements of the given numbers of rows."""
     row = [size_of(x, dim) for dim in range(1, x.rank)]
     return [functools.reduce(_times, row, count) for count in _listed(rows)]
 
@@ -80,12 +81,12 @@ def _plus(a: Any, b: Any) -> Any:
 
 
 def _are_dense(counts: Sequence[Any], places: Sequence[Any]) -> bool:
-    """Do parts of so many elements lie one behind the other? Of symbols nobody knows."""
+    """Return whether parts of these sizes are adjacent; with symbols it is unknown."""
     return all(isinstance(number, int) for number in (*counts, *places)) and list(places) == starts(counts)
 
 
 def _exchange(x: Any, sent: Sequence[Any], received: Sequence[Any], group: str) -> Any:
-    """So many elements to and from each rank; `HcomAllToAll` where all parts are alike."""
+    """Exchange the given numbers of elements with each rank; use `HcomAllToAll` if all parts are equal."""
     counts, known = [*sent, *received], static_sizes(x)
     is_even = all(isinstance(count, int) and count == counts[0] for count in counts)
     if is_even and known is not None and sum(sent) == prod(known):
@@ -108,57 +109,57 @@ def _named(group: Any) -> str:
 
 @converter(f"{_C10D}.all_reduce.default")
 def all_reduce(input, reduce_op, group_name):
-    """The reduction over all ranks."""
+    """Return the reduction over all ranks."""
     return _reduced(ge.HcomAllReduce, input, reduce_op, _named(group_name), fusion=0)
 
 
 @converter(f"{_C10D}.all_reduce_coalesced.default")
 def all_reduce_coalesced(inputs, reduce_op, group_name):
-    """The same of several tensors."""
+    """Reduce several tensors over all ranks."""
     return [all_reduce(x, reduce_op, group_name) for x in inputs]
 
 
 @converter(f"{_C10D}.all_gather_into_tensor.default")
 def all_gather_into_tensor(input, group_size, group_name):
-    """What all ranks have, one behind the other."""
+    """Return the data of all ranks, concatenated."""
     return ge.HcomAllGather(input, rank_size=group_size, group=_named(group_name))
 
 
 @converter(f"{_C10D}.all_gather_into_tensor_coalesced.default")
 def all_gather_into_tensor_coalesced(inputs, group_size, group_name):
-    """The same of several tensors."""
+    """Gather several tensors from all ranks."""
     return [all_gather_into_tensor(x, group_size, group_name) for x in inputs]
 
 
 @converter(f"{_C10D}.reduce_scatter_tensor.default")
 def reduce_scatter_tensor(input, reduce_op, group_size, group_name):
-    """This rank's part of the reduction."""
+    """Return this rank's part of the reduction."""
     return _reduced(ge.HcomReduceScatter, input, reduce_op, _named(group_name), rank_size=group_size)
 
 
 @converter(f"{_C10D}.reduce_scatter_tensor_coalesced.default")
 def reduce_scatter_tensor_coalesced(inputs, reduce_op, group_size, group_name):
-    """The same of several tensors."""
+    """Reduce and scatter several tensors."""
     return [reduce_scatter_tensor(x, reduce_op, group_size, group_name) for x in inputs]
 
 
 @converter(f"{_C10D}.broadcast.default")
 def broadcast(input, src, group_name):
-    """What one rank has; `src` counts inside the group."""
-    (made,) = ge.HcomBroadcast([input], root_rank=src, group=_named(group_name), outputs=1)
-    return made
+    """Return the data of one rank; `src` counts inside the group."""
+    (result,) = ge.HcomBroadcast([input], root_rank=src, group=_named(group_name), outputs=1)
+    return result
 
 
 @converter(f"{_C10D}.all_to_all_single.default")
 def all_to_all_single(input, output_split_sizes, input_split_sizes, group_name):
-    """Rows to all ranks, and from them."""
+    """Exchange rows with all ranks."""
     sent, received = (_elements(input, rows) for rows in (input_split_sizes, output_split_sizes))
     return _exchange(input, sent, received, _named(group_name))
 
 
 @converter(f"{_C10D}.wait_tensor.default")
 def wait_tensor(tensor):
-    """Whoever reads it waits. What torch's own op has started, torch's own wait ends."""
+    """Make readers wait. torch's own wait op ends what torch's own collective started."""
     if runs_torch(tensor.op):
         raise NotImplementedError(CARRIED)
     return ge.Identity(tensor)
@@ -166,13 +167,13 @@ def wait_tensor(tensor):
 
 @converter(define.allgather_in_tensor.default)
 def allgather_in_tensor(out, input, tag, ranks, group_size):
-    """What all ranks have, in the shape of `out`."""
+    """Return the data of all ranks, in the shape of `out`."""
     return ge.Reshape(all_gather_into_tensor(input, group_size, name_of(tag, ranks)), shape_of(out))
 
 
 @converter(define._allgather_in_tensor_shape.default)
 def allgather_in_tensor_shape(input, output_shape, tag, ranks, group_size):
-    """The same in a given shape."""
+    """Return the data of all ranks in a given shape."""
     return ge.Reshape(all_gather_into_tensor(input, group_size, name_of(tag, ranks)), _vector(output_shape))
 
 
@@ -180,7 +181,7 @@ def allgather_in_tensor_shape(input, output_shape, tag, ranks, group_size):
 def allgather_in_tensor_uneven(
     input_tensor, send_count, recv_counts, tag, rank_list, group_size, recv_displacements
 ):
-    """What all ranks have, in numbers of elements."""
+    """Return the data of all ranks, with the numbers of elements given."""
     return ge.HcomAllGatherV(
         input_tensor,
         pack([send_count]),
@@ -194,7 +195,7 @@ def allgather_in_tensor_uneven(
 def reduce_scatter_tensor_uneven(
     input_tensor, send_counts, recv_count, reduce_type, tag, rank_list, group_size, send_displacements
 ):
-    """This rank's part of the reduction, in numbers of elements."""
+    """Return this rank's part of the reduction, with the numbers of elements given."""
     return ge.HcomReduceScatterV(
         input_tensor,
         pack([recv_count]),
@@ -209,7 +210,7 @@ def reduce_scatter_tensor_uneven(
 def all_to_all_single_npu(
     input, send_counts, send_displacements, recv_counts, recv_displacements, tag, ranks, group_size
 ):
-    """Elements to all ranks, and from them."""
+    """Exchange elements with all ranks."""
     group = name_of(tag, ranks)
     sent, received = _listed(send_counts), _listed(recv_counts)
     places = _listed(send_displacements), _listed(recv_displacements)
@@ -220,13 +221,13 @@ def all_to_all_single_npu(
 
 @converter(define.broadcast.default)
 def broadcast_from(self, src, tag, ranks, group_size, group_src=None):
-    """What one rank has."""
+    """Return the data of one rank."""
     return broadcast(self, root_of(src, ranks, group_src), name_of(tag, ranks))
 
 
 @converter(define._send.default)
 def send(input_tensor, dst, ranks, pg_tag, tag, group_dst=None, shape=None):
-    """To one rank."""
+    """Send to one rank."""
     ge.HcomSend(
         input_tensor, group=name_of(pg_tag, ranks), sr_tag=tag, dest_rank=root_of(dst, ranks, group_dst)
     )
@@ -234,10 +235,10 @@ def send(input_tensor, dst, ranks, pg_tag, tag, group_dst=None, shape=None):
 
 @converter(define._recv.default)
 def recv(out_tensor, src, ranks, pg_tag, tag, group_src=None, shape=None):
-    """From one rank."""
+    """Receive from one rank."""
     known = list(sizes(out_tensor)) if shape is None else shape
     if src is None and group_src is None:
-        raise NotImplementedError("the IR receives from a rank that it names")
+        raise NotImplementedError("the IR needs the rank to receive from")
     if not all(isinstance(size, int) for size in known):
         raise NotImplementedError("the IR receives known sizes only")
     return ge.HcomReceive(

@@ -1,7 +1,7 @@
-"""The declared cases of built-in converters: the rows of `declared_cases.json`, by family.
+"""Load the declared cases of built-in converters: the entries of `declared_cases.json`, by family.
 
-A row has ops and the calls that each of them covers, written as between the brackets of `Support(...)`. A
-call stands for a kind of call: dtypes, broadcasting, numbers, negative dims.
+An entry has ops and the calls that each of them covers, written as the arguments of `Support(...)`. A call
+represents a kind of call: dtypes, broadcasting, numbers, negative dims.
 """
 
 from __future__ import annotations
@@ -40,31 +40,32 @@ NUMBERS = {"nan": float("nan"), "inf": float("inf")}
 
 
 def rows_of(families: Any) -> Iterator[tuple[list[OpOverload], list[Support]]]:
-    """The ops and cases of each row; what is no row is refused with its family and its text."""
+    """Yield the ops and cases of each entry; raise for an invalid entry with its family and text."""
     for family, rows in families.items():
         for row in rows:
             try:
                 yield [_op(name) for name in row["ops"]], [_case(text) for text in row["cases"]]
             except (AttributeError, KeyError, SyntaxError, TypeError, ValueError) as error:
                 raise BadConverter(
-                    f"a row of declared cases cannot be read: {error}",
+                    f"invalid entry of declared cases: {error}",
                     at=f"{TABLE.name}, {family}",
                     got=json.dumps(row),
-                    next='{"ops": ["aten.add.Tensor"], "cases": ["F32(2, 3), F32(3), alpha=2"]} can be',
+                    next='write entries like {"ops": ["aten.add.Tensor"], "cases": ["F32(2, 3), F32(3), '
+                    'alpha=2"]}',
                 ) from error
 
 
 def _op(name: str) -> OpOverload:
     found = operator.attrgetter(name)(torch.ops)
     if not isinstance(found, OpOverload):
-        raise ValueError(f"{name} is no overload of an op")
+        raise ValueError(f"{name} is not an op overload")
     return found
 
 
 def _case(text: str) -> Support:
     call = ast.parse(f"Support({text})", mode="eval").body
     if not isinstance(call, ast.Call) or ast.unparse(call.func) != "Support":
-        raise ValueError(f"{text!r} is more than the arguments of one call")
+        raise ValueError(f"{text!r} is not the argument list of a single call")
     return Support(*map(_value, call.args), **_named(call))
 
 
@@ -91,7 +92,7 @@ def _value(node: ast.expr) -> Any:
         case ast.Constant():
             return node.value
         case _:
-            raise ValueError(f"{ast.unparse(node)!r} is no value, no described tensor and no dtype")
+            raise ValueError(f"{ast.unparse(node)!r} is not a value, a described tensor or a dtype")
 
 
 for targets, cases in rows_of(json.loads(TABLE.read_text(encoding="utf-8"))):

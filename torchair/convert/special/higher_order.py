@@ -1,8 +1,8 @@
-"""Higher-order ops: `cond` is If and `while_loop` is While, with sub-graphs; calls of a graph are inlined,
-short loops over rows unrolled; the check of a factorisation, which AOTAutograd keeps in order by a token, is
-Assert. Functionalised custom ops are in `auto_functionalized.py`.
+"""Convert higher-order ops.
 
-All others are carried through as they are.
+`cond` becomes If and `while_loop` becomes While, with sub-graphs. Calls of a graph are inlined, short loops
+over rows unrolled. The check of a factorization, which AOTAutograd orders by a token, becomes Assert.
+Functionalized custom ops are in `auto_functionalized.py`. All others become opaque ops.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Convert = Callable[[fx.GraphModule, str], Graph]
 
 @converter(higher_order.cond)
 def cond(pred, true_fn, false_fn, operands, *, convert, meta_outputs):
-    """One of two sub-graphs."""
+    """Convert to an If with two sub-graphs."""
     _check_results(meta_outputs)
     inputs = _inputs(operands)
     parts = [convert(true_fn, "then"), convert(false_fn, "else")]
@@ -41,24 +41,24 @@ def cond(pred, true_fn, false_fn, operands, *, convert, meta_outputs):
 
 @converter(higher_order.while_loop)
 def while_loop(cond_fn, body_fn, carried_inputs, additional_inputs, *, convert, meta_outputs):
-    """One sub-graph as long as the other says so. What does not change is carried around as it is."""
+    """Convert to a While with two sub-graphs. Values that do not change are passed through."""
     _check_results(meta_outputs)
     inputs = [*_inputs(carried_inputs), *_inputs(additional_inputs)]
-    parts = [convert(cond_fn, "cond"), convert(_carrying(body_fn, len(meta_outputs)), "body")]
-    made = _control("While", {"input": inputs}, len(inputs), parts)
-    return made[: len(meta_outputs)]
+    parts = [convert(cond_fn, "cond"), convert(_with_unchanged_inputs(body_fn, len(meta_outputs)), "body")]
+    result = _control("While", {"input": inputs}, len(inputs), parts)
+    return result[: len(meta_outputs)]
 
 
 def _check_results(specs: Sequence[Any]) -> None:
-    """Results are tensors whose sizes are known before the call."""
+    """Check that results are tensors whose sizes are known before the call."""
     if any(spec.torch_dtype is None or spec.device is None for spec in specs):
-        raise NotImplementedError("it returns something that is no tensor")
+        raise NotImplementedError("it returns a value that is not a tensor")
     if any(is_unbacked(size) for spec in specs for size in spec.symsize):
         raise NotImplementedError("the sizes of its results depend on the branch taken")
 
 
 def _inputs(operands: Any) -> list[Tensor]:
-    """The tensors of an operand list; one of symbols alone comes as a packed vector."""
+    """Return the tensors of an operand list; a list of only symbols arrives as a packed vector."""
     listed = operands.op.inputs if isinstance(operands, Tensor) else operands
     return [operand if isinstance(operand, Tensor) else ge.Const(operand) for operand in listed]
 
@@ -66,39 +66,42 @@ def _inputs(operands: Any) -> list[Tensor]:
 def _control(op_type: str, inputs: Mapping[str, Any], count: int, parts: Sequence[Graph]) -> list[Tensor]:
     for part in parts:
         if any(isinstance(feed, RandomFeed) for feed in part.feeds.values()):
-            raise NotImplementedError("a sub-graph draws random numbers")
+            raise NotImplementedError("a sub-graph uses random numbers")
         if len(part.feeds) != len(inputs["input"]):
             raise NotImplementedError("an operand is a Python number")
     names = [part.name for part in parts]
-    made: list[Tensor] = add_op(op_type, inputs, {}, [("output", count)], subgraphs=names)
-    return made
+    results: list[Tensor] = add_op(op_type, inputs, {}, [("output", count)], subgraphs=names)
+    return results
 
 
-def _carrying(body: fx.GraphModule, count: int) -> fx.GraphModule:
-    """The body, returning all of its inputs: the new ones, then those that stay."""
-    made = fx.GraphModule(body, copy.deepcopy(body.graph))
-    placeholders = [node for node in made.graph.nodes if node.op == "placeholder"]
-    output = made.graph.output_node()
+def _with_unchanged_inputs(body: fx.GraphModule, count: int) -> fx.GraphModule:
+    """Return a body that returns all of its inputs: the new ones, then those that stay."""
+    result = fx.GraphModule(body, copy.deepcopy(body.graph))
+    placeholders = [node for node in result.graph.nodes if node.op == "placeholder"]
+    output = result.graph.output_node()
     returned = output.args[0]
     listed = returned if isinstance(returned, list | tuple) else (returned,)
     output.args = ((*listed, *placeholders[count:]),)
-    return made
+    return result
 
 
 @converter(higher_order.with_effects)
 def with_effects(token, op, *args, **kwargs):
-    """The check of a factorisation: what must run before is behind the token, what must run after waits for
-    the new one. So nothing that a graph returns can be had without the check.
+    """Convert the check of a factorization.
+
+    Ops that must run before it are dependencies of the token; ops that must run after it wait for the new
+    token. So no result of a graph is available without the check.
     """
     if op is not torch.ops.aten._linalg_check_errors.default:
-        raise NotImplementedError(f"{op} acts beyond its results, and has no IR op")
+        raise NotImplementedError(f"{op} has side effects and no IR op")
     check = _check_errors(*args, dependencies=[token.op])
     return ge.Fill([0], 0.0, dependencies=[check]), None
 
 
 def _check_errors(info: Tensor, api_name: str, dependencies: Sequence[Op]) -> Op:
-    """Assert that no matrix failed. It shows `info`, then the name of the call as code points: there are no
-    constants of text.
+    """Assert that no matrix failed.
+
+    It shows `info`, then the name of the call as code points: the IR has no text constants.
     """
     passed = ge.ReduceAll(ge.Equal(info, like(0, info)), list(range(info.rank)))
     name = ge.Const([ord(letter) for letter in api_name], dtype=INT64)
@@ -107,7 +110,7 @@ def _check_errors(info: Tensor, api_name: str, dependencies: Sequence[Op]) -> Op
 
 
 def _map(f: Any, xs: Sequence[torch.Tensor], pos_args: Sequence[Any]) -> list[Any]:
-    """`f` on every row."""
+    """Apply `f` to every row."""
     steps = [f(*(x[step] for x in xs), *pos_args) for step in _steps(xs)]
     return [torch.stack(column) for column in zip(*steps, strict=True)]
 
@@ -115,17 +118,17 @@ def _map(f: Any, xs: Sequence[torch.Tensor], pos_args: Sequence[Any]) -> list[An
 def _scan(
     combine_fn: Any, init: Sequence[Any], xs: Sequence[torch.Tensor], more: Sequence[Any] = ()
 ) -> list[Any]:
-    """Row after row, with a value that is carried from one to the next; what else it returns is stacked."""
+    """Process row after row with a carried value; stack the other results."""
     carry, rows = list(init), []
     for step in _steps(xs):
-        made = combine_fn(*carry, *(x[step] for x in xs), *more)
-        carry, row = list(made[: len(init)]), made[len(init) :]
+        result = combine_fn(*carry, *(x[step] for x in xs), *more)
+        carry, row = list(result[: len(init)]), result[len(init) :]
         rows.append(row)
     return [*carry, *(torch.stack(column) for column in zip(*rows, strict=True))]
 
 
 def _associative_scan(combine_fn: Any, xs: Sequence[torch.Tensor], more: Sequence[Any] = ()) -> list[Any]:
-    """All rows up to each one, combined."""
+    """Combine all rows up to each one."""
     rows: list[Sequence[torch.Tensor]] = []
     for step in _steps(xs):
         row = [x[step] for x in xs]
@@ -133,19 +136,19 @@ def _associative_scan(combine_fn: Any, xs: Sequence[torch.Tensor], more: Sequenc
     return [torch.stack(column) for column in zip(*rows, strict=True)]
 
 
-# Loops over a tensor of up to so many rows are unrolled.
+# Loops over a tensor of up to this many rows are unrolled.
 UNROLLED = 16
 
 
 def _steps(xs: Sequence[torch.Tensor]) -> range:
     length = xs[0].shape[0]
     if not isinstance(length, int) or length > UNROLLED:
-        raise NotImplementedError(f"it is unrolled up to {UNROLLED} steps, and has {length}")
+        raise NotImplementedError(f"it is unrolled for up to {UNROLLED} steps, but has {length}")
     return range(length)
 
 
 def _out_dtype(op: Any, output_dtype: torch.dtype, *args: Any) -> torch.Tensor:
-    """An op on wider operands."""
+    """Apply an op to wider operands."""
     if op is torch.ops.aten.mm.default and [arg.dtype for arg in args] == [torch.int8] * 2:
         return torch.ops.aten._int_mm.default(*args).to(output_dtype)
     wide = [arg.to(output_dtype) if isinstance(arg, torch.Tensor) else arg for arg in args]
@@ -159,7 +162,7 @@ def _with_autocast(
         return f(*args)
 
 
-# Higher-order ops, by name, that are their graph with something around it.
+# Higher-order ops, by name, that only wrap their graph.
 _INLINED: dict[str, Callable[..., Any]] = {
     "invoke_subgraph": lambda f, identifier, *operands: f(*operands),
     "wrap": lambda f, *args, **kwargs: f(*args, **kwargs),
@@ -177,12 +180,12 @@ _INLINED: dict[str, Callable[..., Any]] = {
 
 
 def inlined(target: Any) -> Callable[..., Any] | None:
-    """A higher-order op as calls of its graph, if it is that."""
+    """Return a function that inlines a higher-order op as calls of its graph, or None."""
     return _INLINED.get(target.name()) if isinstance(target, HigherOrderOperator) else None
 
 
 def structured(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """A higher-order op that gets tuples where FX has tuples: they are lists in an IR op's text."""
+    """Return a higher-order op that gets tuples where FX has tuples: an IR op's text has lists."""
     if not isinstance(target, HigherOrderOperator):
         return target
     return Structured(target, _skeleton(tuple(args)), _skeleton(dict(kwargs)))
@@ -190,8 +193,9 @@ def structured(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 
 @dataclass(frozen=True, eq=False)
 class Structured:
-    """The call of a higher-order op with arguments in the shape of these, of which only lists, tuples and
-    dictionaries are left.
+    """Call a higher-order op with arguments in the structure of these.
+
+    They contain only lists, tuples and dictionaries.
     """
 
     target: HigherOrderOperator

@@ -1,11 +1,11 @@
-"""Torch's prims, which decompositions end in."""
+"""Convert torch's prims, in which decompositions end."""
 
 from __future__ import annotations
 
 import torch
 
 from torchair import ge
-from torchair.convert.aten import compare, complex, copies, pointwise  # noqa: F401 - their rows are referred to
+from torchair.convert.aten import compare, complex, copies, pointwise  # noqa: F401 - used by their converters
 from torchair.convert.base.operands import cast, promote, sizes
 from torchair.convert.base.registry import candidates, converter, map_one_to_one
 from torchair.ge.graph import Tensor
@@ -14,7 +14,7 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 
 def same_as(rows):
-    """Prims that are converted like an ATen op."""
+    """Convert prims like an ATen op."""
     for target, model in rows.items():
         *_, ours = candidates(model)
         converter(target)(ours.fn)
@@ -43,7 +43,7 @@ map_one_to_one({
     prims.ge.default: ge.GreaterEqual, prims.eq.default: ge.Equal, prims.ne.default: ge.NotEqual,
     prims.where.default: ge.SelectV2, prims.isfinite.default: ge.IsFinite, prims.view_of.default: ge.Identity,
 })  # fmt: skip
-# These differ for bools or complex numbers the way the ATen ops do.
+# For bools or complex numbers these differ as the ATen ops do.
 same_as(
     {
         prims.clone.default: aten.clone.default,
@@ -66,20 +66,20 @@ same_as(
 
 @converter(prims.convert_element_type.default)
 def convert_element_type(a, dtype):
-    """Another dtype."""
+    """Cast to another dtype."""
     return cast(a, dtype) if a.meta.dtype != dtype else ge.Identity(a)
 
 
 @converter(prims.div.default)
 def div(a, b, *, meta_outputs):
-    """Integers divide toward zero."""
+    """Divide; integers divide toward zero."""
     op = ge.RealDiv if meta_outputs.torch_dtype.is_floating_point else ge.TruncateDiv
     return op(*promote(a, b, to=meta_outputs.dtype))
 
 
 @converter(prims.iota.default)
 def iota(length, *, start, step, dtype, device, requires_grad, meta_outputs):
-    """`length` integers from `start` in steps."""
+    """Return `length` integers from `start` in steps."""
     first, stride = cast(start, torch.int64), cast(step, torch.int64)
     limit = ge.Add(first, ge.Mul(cast(length, torch.int64), stride))
     return cast(ge.Range(first, limit, stride), meta_outputs.dtype)
@@ -87,7 +87,7 @@ def iota(length, *, start, step, dtype, device, requires_grad, meta_outputs):
 
 @converter(prims.broadcast_in_dim.default)
 def broadcast_in_dim(a, shape, broadcast_dimensions):
-    """The dims of `a` go to the places given; all others are new."""
+    """Insert new dims: the dims of `a` go to the given positions."""
     rank = sizes(shape)[0] if isinstance(shape, Tensor) else len(shape)
     new = [dim for dim in range(rank) if dim not in broadcast_dimensions]
     return ge.BroadcastTo(ge.Unsqueeze(a, axes=new) if new else a, shape)
@@ -95,17 +95,17 @@ def broadcast_in_dim(a, shape, broadcast_dimensions):
 
 @converter(prims.squeeze.default)
 def squeeze(a, dimensions):
-    """Without these dims of size 1."""
+    """Remove these dims of size 1."""
     return ge.Squeeze(a, axis=list(dimensions)) if dimensions else ge.Identity(a)
 
 
 @converter(prims.transpose.default)
 def transpose(a, permutation):
-    """The dims in another order."""
+    """Permute the dims."""
     return ge.Transpose(a, list(permutation))
 
 
 @converter(prims.reshape.default)
 def reshape(a, shape):
-    """Other sizes, same elements."""
+    """Change the sizes; the elements stay the same."""
     return ge.Reshape(a, shape)

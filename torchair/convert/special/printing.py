@@ -1,4 +1,6 @@
-"""Calls that print or save: text is a StringFormat and a PrintV2; files the IR has no word for."""
+"""Convert calls that print or save: text is a StringFormat and a PrintV2; files are not supported by
+the IR.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from torchair.ops.io import print_tensor, save_tensor
 
 FLOAT = dtypes.BY_NAME["FLOAT"].runtime
 KERNEL = "extend"
-"""The library of kernels that prints on the device."""
+"""The library of kernels that print on the device."""
 
 
 @converter(torch.ops.air.print.default)
 def print_(tensors, msg_format, placeholder, summarize_size, tensor_detail):
-    """Shapes and dtypes are part of the text; sizes that are not known yet are scalars in it."""
+    """Print tensors; shapes and dtypes are part of the text, unknown sizes are scalars in it."""
     template, *rest = print_tensor.pieces(msg_format, placeholder, len(tensors))
     shown = []
     for x, text in zip(tensors, rest, strict=True):
@@ -35,17 +37,17 @@ def print_(tensors, msg_format, placeholder, summarize_size, tensor_detail):
         else:
             template += placeholder
         template += text.removeprefix(print_tensor.NUMBER)
-    made = ge.StringFormat(shown, template=template, placeholder=placeholder, summarize=summarize_size)
-    ge.PrintV2(made, output_stream=print_tensor.STREAMS[0], attrs={"_kernel": Str(KERNEL)})
+    result = ge.StringFormat(shown, template=template, placeholder=placeholder, summarize=summarize_size)
+    ge.PrintV2(result, output_stream=print_tensor.STREAMS[0], attrs={"_kernel": Str(KERNEL)})
 
 
 def _printable(x):
-    """Small floats are shown as FLOAT, which holds all of their values."""
+    """Cast small floats to FLOAT, which holds all of their values."""
     return x if dtypes.BY_RUNTIME[x.dtype].name in taken(FORMAT, "x0") else cast(x, FLOAT)
 
 
-def _carried(op):
-    """The call as it is: nothing is lost by it."""
+def _as_opaque(op):
+    """Keep the call as an opaque op: nothing is lost."""
 
     def call(*args, **kwargs):
         torch_op(op, list(args), kwargs, 0, str(op))
@@ -55,4 +57,4 @@ def _carried(op):
 
 for op in print_tensor.OPS | save_tensor.OPS:
     if op.namespace == "npu":
-        converter(op)(_carried(op))
+        converter(op)(_as_opaque(op))

@@ -1,5 +1,5 @@
-"""Where a tensor begins in its memory, and its strides: the IR has no words for them, but where they follow
-from sizes they are arithmetic on sizes.
+"""Convert storage offsets and strides: the IR has none, but if they follow from sizes they are size
+arithmetic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TARGETS = (aten.sym_storage_offset.default, aten.sym_stride.int)
 
 
 def from_sizes(number: Any, placeholders: Sequence[fx.Node], env: Mapping[fx.Node, Any]) -> Tensor | None:
-    """A symbolic number as sums and products of the symbols that the inputs have; None for other numbers."""
+    """Return a symbolic number as sums and products of the symbols of the inputs; None for other numbers."""
     known: dict[Any, Callable[[], Any]] = {}
     for node in placeholders:
         value = node.meta.get("val")
@@ -32,8 +32,8 @@ def from_sizes(number: Any, placeholders: Sequence[fx.Node], env: Mapping[fx.Nod
         for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if is_symbol(size):
                 known.setdefault(size.node.expr, functools.partial(size_of, env[node], dim))
-    made = _made(number.node.expr, known)
-    return made if isinstance(made, Tensor) else None
+    result = _made(number.node.expr, known)
+    return result if isinstance(result, Tensor) else None
 
 
 def _made(expr: Any, known: Mapping[Any, Callable[[], Any]]) -> Any:

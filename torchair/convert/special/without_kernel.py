@@ -1,5 +1,5 @@
-"""Converters that emit ops which nothing here can run: the FX node is run by its torch op, and the ops stay
-as they are for who does run them.
+"""Bind ops that nothing here can run: the torch op of the FX node runs, and the ops stay for other
+engines.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from torchair.ge.prototype import catalogue
 
 
 def unvalued(result: Any, meta: Any) -> dict[Tensor, int]:
-    """The results of a converter that have no value yet, and which of the values of the call is theirs. Those
-    of sub-graphs have what FX says.
+    """Map the results of a converter that have no value yet to the index of the call's value.
+
+    Results of sub-graphs have the values of FX.
     """
     pairs = [(made, want) for made, want in zip(flat(result), flat(meta), strict=False) if want is not None]
     return {
@@ -37,22 +38,24 @@ def run_by_torch(
     kwargs: Mapping[str, Any],
     unknown: Mapping[Tensor, int],
 ) -> None:
-    """Let the call of the node run in place of the ops made for it, where some of them have no value."""
+    """Run the node's call in place of its ops, if some of them have no value."""
     wanted = [want for want in flat(node.meta.get("val")) if want is not None]
     acts_only = [op for op in ops if not wanted and _is_unknown(op)]
     if not unknown and not acts_only:
-        _forget_wishes(ops)
+        _drop_requested_calls(ops)
         return
     target: Any = node.target
     if not isinstance(target, OpOverload) and target not in WRAPPERS:
         lacking = ", ".join(dict.fromkeys(op.type for op in ops if _is_unknown(op)))
-        raise UnsupportedOp(f"the IR op {lacking} has no kernel, and {target} is no torch op that could run")
+        raise UnsupportedOp(
+            f"the IR op {lacking} has no kernel, and {target} is not a torch op that could run in its place"
+        )
     hold(acts_only if not unknown else ops, TorchCall(target, args, kwargs), unknown)
-    _forget_wishes(ops)
+    _drop_requested_calls(ops)
 
 
 def _is_unknown(op: Op) -> bool:
-    """Is it an op that has no value, or one of the user's that returns nothing?"""
+    """Return whether the op has no value, or is a user's op that returns nothing."""
     if op.subgraphs:
         return False
     if op.outputs:
@@ -60,8 +63,8 @@ def _is_unknown(op: Op) -> bool:
     return not catalogue().is_builtin(op.type)
 
 
-def _forget_wishes(ops: Sequence[Op]) -> None:
-    """A call that was asked for, and is the whole node's now."""
+def _drop_requested_calls(ops: Sequence[Op]) -> None:
+    """Remove requested calls, which are now part of the whole node's call."""
     for op in ops:
         if CALL in op.attrs and not op.attrs[CALL].value:
             del op.attrs[CALL]

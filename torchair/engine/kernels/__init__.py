@@ -1,1 +1,1 @@
-"""What each GE op means, by family."""
+"""Define the meaning of each GE op, by family."""

@@ -19,7 +19,7 @@ torch_kernels({
 
 @kernel("ReluGrad")
 def relu_grad(gradients, features):
-    """The gradient where the input was positive."""
+    """Return the gradient where the input was positive."""
     return aten.threshold_backward(gradients, features, 0)
 
 
@@ -37,13 +37,13 @@ def threshold_d(x, *, threshold, value):
 
 @kernel("Relu6Grad")
 def relu6_grad(gradients, features):
-    """The gradient where the input was between 0 and 6."""
+    """Return the gradient where the input was between 0 and 6."""
     return aten.hardtanh_backward(gradients, features, 0, 6)
 
 
 @kernel("ThresholdGradV2D")
 def threshold_grad(gradients, features, *, threshold):
-    """The gradient where the input was above the threshold."""
+    """Return the gradient where the input was above the threshold."""
     return aten.threshold_backward(gradients, features, threshold)
 
 
@@ -55,7 +55,7 @@ def swish(x, *, scale):
 
 @kernel("SwishGrad")
 def swish_grad(grad, x, y, *, scale):
-    """The gradient of Swish; `y` is its result, from which nothing new follows."""
+    """Return the gradient of Swish; `y`, the result of Swish, is not needed."""
     if scale == 1:
         return aten.silu_backward(grad, x)
     gate = torch.sigmoid(scale * x)
@@ -76,19 +76,19 @@ def gelu(x, *, approximate):
 
 @kernel("GeluGradV2")
 def gelu_grad(dy, x, *, approximate):
-    """The gradient of GeluV2."""
+    """Return the gradient of GeluV2."""
     return aten.gelu_backward(dy, x, approximate=approximate)
 
 
 @kernel("GeluGrad")
 def gelu_grad_erf(dy, x, y):
-    """The gradient of Gelu; `y` is its result and not needed."""
+    """Return the gradient of Gelu; `y`, the result of Gelu, is not needed."""
     return aten.gelu_backward(dy, x)
 
 
 @kernel("HardSigmoid")
 def hard_sigmoid(input_x, *, alpha, beta):
-    """alpha * x + beta, held in 0 … 1."""
+    """Clamp alpha * x + beta to 0 … 1."""
     if _default_slope(alpha, beta):
         return F.hardsigmoid(input_x)
     return torch.clamp(alpha * input_x + beta, 0, 1)
@@ -96,7 +96,7 @@ def hard_sigmoid(input_x, *, alpha, beta):
 
 @kernel("HardSigmoidGrad")
 def hard_sigmoid_grad(grads, input_x, *, alpha, beta):
-    """The gradient of HardSigmoid."""
+    """Return the gradient of HardSigmoid."""
     if _default_slope(alpha, beta):
         return aten.hardsigmoid_backward(grads, input_x)
     inner = alpha * input_x + beta
@@ -104,25 +104,25 @@ def hard_sigmoid_grad(grads, input_x, *, alpha, beta):
 
 
 def _default_slope(alpha: float, beta: float) -> bool:
-    """The catalogue writes 1/6 with eight digits."""
+    """Return whether the slope is 1/6, which the catalogue writes with eight digits."""
     return abs(alpha - 1 / 6) < 1e-7 and beta == 0.5
 
 
 @kernel("SigmoidGrad")
 def sigmoid_grad(y, dy, *, complex_conj):
-    """The gradient of Sigmoid from its result."""
+    """Return the gradient of Sigmoid from its result."""
     return aten.sigmoid_backward(dy, y)
 
 
 @kernel("TanhGrad")
 def tanh_grad(y, dy, *, complex_conj):
-    """The gradient of Tanh from its result."""
+    """Return the gradient of Tanh from its result."""
     return aten.tanh_backward(dy, y)
 
 
 @kernel("MishGrad")
 def mish_grad(grad, x, tanhx):
-    """The gradient of Mish; `tanhx` would only save time."""
+    """Return the gradient of Mish; `tanhx` would only save time."""
     return aten.mish_backward(grad, x)
 
 
@@ -134,7 +134,7 @@ def elu(x, *, alpha, scale, input_scale):
 
 @kernel("EluGradV2")
 def elu_grad(grads, activations, *, alpha, scale, input_scale, is_result):
-    """The gradient of Elu, from its input or its result."""
+    """Return the gradient of Elu, from its input or its result."""
     return aten.elu_backward(grads, alpha, scale, input_scale, is_result, activations)
 
 
@@ -146,26 +146,26 @@ def celu(x, *, alpha):
 
 @kernel("LeakyRelu")
 def leaky_relu(x, *, negative_slope):
-    """x, or negative_slope * x below zero."""
+    """Return x, or negative_slope * x below zero."""
     return F.leaky_relu(x, negative_slope)
 
 
 @kernel("LeakyReluGrad")
 def leaky_relu_grad(gradients, features, *, negative_slope):
-    """The gradient of LeakyRelu from its input."""
+    """Return the gradient of LeakyRelu from its input."""
     return aten.leaky_relu_backward(gradients, features, negative_slope, False)
 
 
 @kernel("PRelu")
 def prelu(x, weight):
-    """x, or weight * x below zero; one weight, or one per channel (dim 1)."""
+    """Return x, or weight * x below zero; there is one weight, or one per channel (dim 1)."""
     slope = weight.reshape((1, -1) + (1,) * (x.ndim - 2)) if x.ndim > 1 else weight.reshape(-1)
     return torch.where(x > 0, x, slope * x)
 
 
 @kernel("PReluGrad")
 def prelu_grad(grads, features, weights):
-    """Gradients of PRelu's input and weights; weights may also have a shape that broadcasts."""
+    """Return the gradients of PRelu's input and weights; weights may also have a shape that broadcasts."""
     x, slope = features, weights
     if weights.ndim < max(x.ndim, 1):
         slope = weights.reshape((1, -1) + (1,) * (x.ndim - 2)) if x.ndim > 1 else weights.reshape(-1)
@@ -175,25 +175,25 @@ def prelu_grad(grads, features, weights):
 
 @kernel("GLU")
 def glu(x, *, dim):
-    """The first half times the sigmoid of the second."""
+    """Return the first half times the sigmoid of the second."""
     return F.glu(x, dim)
 
 
 @kernel("GLUGrad")
 def glu_grad(y_grad, x, *, dim):
-    """The gradient of GLU."""
+    """Return the gradient of GLU."""
     return aten.glu_backward(y_grad, x, dim)
 
 
 @kernel("LogSigmoidGrad")
 def log_sigmoid_grad(grads, features):
-    """The gradient of LogSigmoid."""
+    """Return the gradient of LogSigmoid."""
     return aten.log_sigmoid_backward(grads, features, torch.exp(-features.abs()))
 
 
 @kernel("HardtanhGrad")
 def hardtanh_grad(result, grad, *, min_val, max_val):
-    """The gradient where the value was strictly between the bounds."""
+    """Return the gradient where the value was strictly between the bounds."""
     return aten.hardtanh_backward(grad, result, min_val, max_val)
 
 
@@ -205,7 +205,7 @@ def softplus(x, *, beta, threshold):
 
 @kernel("SoftplusV2Grad")
 def softplus_grad(input_gradients, input_features, *, beta, threshold):
-    """The gradient of SoftplusV2."""
+    """Return the gradient of SoftplusV2."""
     return aten.softplus_backward(input_gradients, input_features, beta, threshold)
 
 
@@ -217,17 +217,17 @@ def hard_shrink(input_x, *, lambd):
 
 @kernel("HardShrinkGrad")
 def hard_shrink_grad(gradients, features, *, lambd):
-    """The gradient of HardShrink."""
+    """Return the gradient of HardShrink."""
     return aten.hardshrink_backward(gradients, features, lambd)
 
 
 @kernel("SoftShrink")
 def soft_shrink(input_x, *, lambd):
-    """x moved toward 0 by lambd, 0 within -lambd … lambd."""
+    """Move x toward 0 by lambd; return 0 within -lambd … lambd."""
     return F.softshrink(input_x, lambd)
 
 
 @kernel("SoftShrinkGrad")
 def soft_shrink_grad(input_grad, input_x, *, lambd):
-    """The gradient of SoftShrink."""
+    """Return the gradient of SoftShrink."""
     return aten.softshrink_backward(input_grad, input_x, lambd)

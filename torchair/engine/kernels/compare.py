@@ -1,4 +1,4 @@
-"""Elementwise questions and choices: comparisons, logic, bits, selection."""
+"""Elementwise comparisons, logic, bits and selection."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ torch_kernels({
 
 @kernel("MaskedFill")
 def masked_fill(x, mask, value: Value):
-    """`value` where the mask is set; the mask broadcasts to x. `torch.masked_fill` would ask the device for a
-    value that is a tensor, which cannot be recorded.
+    """Return `value` where the mask is set; the mask broadcasts to x.
+
+    `torch.masked_fill` with a tensor value synchronizes with the device, which cannot be recorded.
     """
     if isinstance(value, Host):
         return torch.masked_fill(x, mask, value.items[0])

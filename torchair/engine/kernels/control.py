@@ -1,4 +1,4 @@
-"""If and While: ops whose meaning is that of their sub-graphs. Run on values, or as torch's control flow.
+"""If and While: ops with sub-graphs. Run them on values, or as torch's control flow.
 
 The inputs of the op are the inputs of each sub-graph, in order; an If has its condition before them.
 """
@@ -22,14 +22,16 @@ WHILE = ("While", "StatelessWhile")
 Run = Callable[[Graph, list[Any]], list[Any]]
 
 
-def takes_number(op: Op, number: int, part: Graph) -> bool:
-    """Is input `number` of the op a plain number for its sub-graphs? Else it is data, even if constant."""
+def is_number_input(op: Op, number: int, part: Graph) -> bool:
+    """Return whether input `number` is a plain number for its sub-graphs; else it is data, even if
+    constant.
+    """
     place = number - (len(op.inputs) - len(part.inputs))
     return place >= 0 and isinstance(part.inputs[place].outputs[0].meta, Host)
 
 
 def run_control(op: Op, inputs: Sequence[Any], parts: Sequence[Graph], run: Run) -> list[Any]:
-    """The outputs of an op with sub-graphs; inputs and outputs are tensors and numbers."""
+    """Return the outputs of an op with sub-graphs; inputs and outputs are tensors and numbers."""
     _check(op)
     if op.type in IF:
         condition, *rest = inputs
@@ -43,20 +45,25 @@ def run_control(op: Op, inputs: Sequence[Any], parts: Sequence[Graph], run: Run)
 def control_node(
     graph: fx.Graph, op: Op, inputs: Sequence[Any], parts: Sequence[Graph], modules: Sequence[fx.Node]
 ) -> tuple[fx.Node, int]:
-    """The call of torch's own op, appended to `graph`, and how many results it has: the first of the op's."""
+    """Append the call of torch's own op to `graph`; return it and the number of its results.
+
+    Its results are the first ones of the IR op.
+    """
     if op.type in IF:
         condition, *rest = inputs
-        made = graph.call_function(torch.ops.higher_order.cond, (condition, *modules, tuple(rest)))
-        return made, len(op.outputs)
+        result = graph.call_function(torch.ops.higher_order.cond, (condition, *modules, tuple(rest)))
+        return result, len(op.outputs)
     count = carried(parts[1])
-    made = graph.call_function(
+    result = graph.call_function(
         torch.ops.higher_order.while_loop, (*modules, tuple(inputs[:count]), tuple(inputs[count:]))
     )
-    return made, count
+    return result, count
 
 
 def shaped_for_torch(op: Op, parts: Sequence[Graph], modules: Sequence[fx.GraphModule]) -> None:
-    """Torch's condition of a loop returns one tensor, and its body only what changes."""
+    """Adapt sub-graphs to torch: a loop condition returns one tensor, and a body only the values that
+    change.
+    """
     _check(op)
     if op.type in IF:
         return
@@ -71,7 +78,7 @@ def shaped_for_torch(op: Op, parts: Sequence[Graph], modules: Sequence[fx.GraphM
 
 
 def carried(body: Graph) -> int:
-    """How many values of a loop change: those after them come out of the body as they went in."""
+    """Return how many values of a loop change; the body returns the values after them unchanged."""
     count = len(body.results)
     inputs = body.inputs
     while count > 1:
@@ -85,7 +92,7 @@ def carried(body: Graph) -> int:
 def _check(op: Op) -> None:
     if op.type not in (*IF, *WHILE):
         raise UnsupportedOp(
-            f"the IR op {op.type} has sub-graphs, and no kernel here",
+            f"the IR op {op.type} has sub-graphs and no kernel",
             at=op.origin.source if op.origin else "",
             got=f"op {op.name}",
             near=", ".join((*IF, *WHILE)),

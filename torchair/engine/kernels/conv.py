@@ -1,4 +1,4 @@
-"""Convolutions. GE's pads may differ on the two sides of a dim; torch's may not: data is padded first."""
+"""Convolutions. GE's pads may differ on the two sides of a dim, torch's may not: data is padded first."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ aten = torch.ops.aten
 
 
 def _spatial(values, data_format):
-    """The part of an attribute that belongs to the spatial dims; data are in torch's order."""
+    """Return the part of an attribute for the spatial dims; data are in torch's order."""
     assert data_format in ("NCHW", "NCDHW"), "data are in torch's order"
     return list(values[2:])
 
 
 def _sides(pads):
-    """(begin, end) of each spatial dim."""
+    """Return (begin, end) of each spatial dim."""
     return list(zip(pads[::2], pads[1::2], strict=True))
 
 
@@ -27,19 +27,19 @@ def _is_even(pads):
 
 
 def _padded(x, pads):
-    """`x` padded as the attribute says; torch lists the last dim first."""
+    """Pad `x` by the attribute; torch lists the last dim first."""
     return F.pad(x, [side for pair in reversed(_sides(pads)) for side in pair])
 
 
 def _cropped(x, pads):
-    """The inverse of `_padded`."""
+    """Undo `_padded`."""
     return F.pad(x, [-side for pair in reversed(_sides(pads)) for side in pair])
 
 
 @kernel("Conv2D", "Conv3D")
 def conv(x, filter, bias, offset_w, *, strides, pads, dilations, groups, data_format):
-    """A convolution with filters [out, in / groups, ...]."""
-    assert offset_w is None, "offset_w is for quantised weights"
+    """Convolve with filters [out, in / groups, ...]."""
+    assert offset_w is None, "offset_w is only for quantized weights"
     strides, dilations = _spatial(strides, data_format), _spatial(dilations, data_format)
     even = _is_even(pads)
     padding = pads[::2] if even else [0] * len(strides)
@@ -62,8 +62,8 @@ def conv_transpose(
     data_format,
     output_padding,
 ):
-    """A transposed convolution with filters [in, out / groups, ...]; `input_size` is the result's shape."""
-    assert offset_w is None, "offset_w is for quantised weights"
+    """Convolve transposed with filters [in, out / groups, ...]; `input_size` is the result's shape."""
+    assert offset_w is None, "offset_w is only for quantized weights"
     strides, dilations = _spatial(strides, data_format), _spatial(dilations, data_format)
     extra = _spatial(output_padding, data_format)
     even = _is_even(pads)
@@ -82,7 +82,7 @@ def _gradient(dy, x, filter, mask, strides, pads, dilations, groups, data_format
 
 
 def _memory_format(filter):
-    """Channels last where the filters are; filters whose order says nothing count as contiguous."""
+    """Return channels last if the filters are; filters with an ambiguous order count as contiguous."""
     last = torch.channels_last if filter.ndim == 4 else torch.channels_last_3d
     is_last = filter.is_contiguous(memory_format=last) and not filter.is_contiguous()
     return last if is_last else torch.contiguous_format
@@ -92,8 +92,8 @@ def _memory_format(filter):
 def conv_backprop_input(
     input_size: Ints, filter, out_backprop, *, strides, pads, dilations, groups, data_format
 ):
-    """The gradient of the data, whose shape is `input_size`."""
-    # Only its shape and memory order are read, but a strided stand-in would be copied: so it is dense.
+    """Return the gradient of the data, whose shape is `input_size`."""
+    # Only shape and memory order of this tensor are read. It is dense, because a strided one would be copied.
     order = _memory_format(filter)
     shape_only = torch.empty(input_size, dtype=filter.dtype, device=filter.device, memory_format=order)
     mask = [True, False, False]
@@ -104,8 +104,8 @@ def conv_backprop_input(
 def conv_backprop_filter(
     x, filter_size: Ints, out_backprop, *, strides, pads, dilations, groups, data_format
 ):
-    """The gradient of the filters, whose shape is `filter_size`; half precision gives float32."""
+    """Return the gradient of the filters, whose shape is `filter_size`; half precision returns float32."""
     shape_only = x.new_empty(filter_size)
     mask = [False, True, False]
-    made = _gradient(out_backprop, x, shape_only, mask, strides, pads, dilations, groups, data_format)[1]
-    return made if made.dtype == torch.float64 else made.float()
+    result = _gradient(out_backprop, x, shape_only, mask, strides, pads, dilations, groups, data_format)[1]
+    return result if result.dtype == torch.float64 else result.float()

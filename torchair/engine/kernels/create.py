@@ -1,4 +1,4 @@
-"""Tensors from nothing but sizes and numbers."""
+"""Create tensors from sizes and numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchair.ge.host import Host
 
 @kernel("Fill")
 def fill(dims: Ints, value: Value, *, device):
-    """A tensor of `dims` full of one value."""
+    """Return a tensor of `dims` filled with one value."""
     if isinstance(value, Host):
         return torch.full(dims, value.items[0], dtype=value.dtype, device=device)
     return value.reshape(()).expand(dims).clone()
@@ -20,51 +20,51 @@ def fill(dims: Ints, value: Value, *, device):
 
 @kernel("ZerosLike")
 def zeros_like(x):
-    """Zeros of the shape and dtype of x."""
+    """Return zeros of the shape and dtype of x."""
     return torch.zeros_like(x)
 
 
 @kernel("OnesLike")
 def ones_like(x):
-    """Ones of the shape and dtype of x."""
+    """Return ones of the shape and dtype of x."""
     return torch.ones_like(x)
 
 
 @kernel("Fills")
 def fills(x, *, value):
-    """A tensor like x, full of one number."""
+    """Return a tensor like x, filled with one number."""
     return torch.full_like(x, value)
 
 
 @kernel("Empty")
 def empty(shape: Ints, *, dtype, init, device):
-    """A tensor whose values do not matter, or zeros with `init`."""
+    """Return uninitialized memory, or zeros with `init`."""
     make = torch.zeros if init else torch.empty
     return make(shape, dtype=dtypes.to_torch(dtype), device=device)
 
 
 @kernel("Range")
 def range_(start: Host, limit: Host, delta: Host, *, device):
-    """From `start` in steps of `delta`, without `limit`."""
+    """Count from `start` in steps of `delta`, without `limit`."""
     return torch.arange(start.items[0], limit.items[0], delta.items[0], dtype=start.dtype, device=device)
 
 
 @kernel("LinSpace")
 def lin_space(start: Host, stop: Host, num: Host, *, device):
-    """`num` points from start to stop, both included."""
+    """Return `num` points from start to stop, both included."""
     return torch.linspace(start.items[0], stop.items[0], num.items[0], dtype=start.dtype, device=device)
 
 
 @kernel("Eye")
 def eye(*, num_rows, num_columns, batch_shape, dtype, device):
-    """Ones on the diagonal, for every element of the batch."""
+    """Return ones on the diagonal, for every element of the batch."""
     one = torch.eye(num_rows, num_columns or num_rows, dtype=dtypes.to_torch(dtype), device=device)
     return one.expand(*batch_shape, *one.shape) if batch_shape else one
 
 
 without_kernel({
     "ConstPlaceHolder": (
-        "it stands for a frozen parameter at an address of the process that made the graph",
-        "have the producer write its weights into the graph, as constants or files",
+        "it refers to a frozen parameter by an address in the process that created the graph",
+        "export the graph again with its weights, as constants or as files",
     ),
 })  # fmt: skip

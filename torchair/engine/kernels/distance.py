@@ -11,18 +11,18 @@ aten = torch.ops.aten
 
 @kernel("Cdist")
 def cdist(x1, x2, *, p):
-    """The p-norms of the differences of all rows of one matrix and all rows of the other."""
+    """Return the p-norms of the differences of all rows of one matrix and all rows of the other."""
     return aten._cdist_forward(x1, x2, p, None)
 
 
 @kernel("CdistGrad")
 def cdist_grad(grad, x1, x2, cdist, *, p):
-    """The gradient of the first matrix."""
+    """Return the gradient of the first matrix."""
     parts = (part.contiguous() for part in (grad, x1, x2))
     return aten._cdist_backward(*parts, p, cdist.contiguous())
 
 
 @kernel("Pdist")
 def pdist(x, *, p):
-    """The p-norms of the differences of all pairs of rows, in order."""
+    """Return the p-norms of the differences of all pairs of rows, in order."""
     return aten._pdist_forward(x.contiguous(), p)

@@ -14,11 +14,11 @@ torch_kernels(
 
 @kernel("RFFT")
 def rfft(input, fft_length: Ints):
-    """The first half of the spectrum of a real signal, cut or padded to `fft_length`."""
+    """Return the first half of the spectrum of a real signal, cut or padded to `fft_length`."""
     return torch.fft.rfft(input, fft_length[0])
 
 
 @kernel("IRFFT")
 def irfft(x, fft_length: Ints):
-    """The real signal of this length whose half spectrum is `x`."""
+    """Return the real signal of this length whose half spectrum is `x`."""
     return torch.fft.irfft(x, fft_length[0])

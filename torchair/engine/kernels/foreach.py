@@ -26,7 +26,7 @@ torch_kernels({
 
 
 def _with_number(overload):
-    """A list and one number."""
+    """Apply an op to a list and one number."""
 
     def run(x, scalar: Number):
         return overload(x, scalar)
@@ -35,7 +35,7 @@ def _with_number(overload):
 
 
 def _with_numbers(fn):
-    """A list and one number per tensor, which is data here."""
+    """Apply an op to a list and one number per tensor, which is data here."""
 
     def run(x, scalars):
         pairs = zip(x, scalars.unbind(), strict=True)
@@ -45,7 +45,7 @@ def _with_numbers(fn):
 
 
 def _narrow(made, like):
-    """A number widens no result: INT64 beside INT32, FLOAT beside halves."""
+    """Cast results back: a number widens no result, such as INT64 with INT32 or FLOAT with halves."""
     same_kind = made.dtype.is_floating_point == like.dtype.is_floating_point
     return made.to(like.dtype) if same_kind else made
 
@@ -117,13 +117,13 @@ def lerp(x1, x2, weight: Number):
 
 @kernel("ForeachNorm")
 def norm(x, scalar: Number):
-    """The norm of every tensor; `scalar` is its order."""
+    """Return the norm of every tensor; `scalar` is its order."""
     return aten._foreach_norm.Scalar(x, scalar)
 
 
 @kernel("ForeachPowScalarAndTensor")
 def pow_of_number(scalar: Number, x):
-    """The number to the power of every tensor."""
+    """Raise the number to the power of every tensor."""
     return aten._foreach_pow.ScalarAndTensor(scalar, x)
 
 
@@ -132,5 +132,7 @@ _ROUNDING = {2: torch.floor, 3: torch.ceil, 4: torch.round, 5: torch.trunc, 7: t
 
 @kernel("ForeachRoundOffNumber")
 def round_off(x, roundMode: Int):
-    """2 down, 3 up, 4 to the nearest, 5 toward zero, 7 what is left after that."""
+    """Round: 2 down, 3 up, 4 to the nearest, 5 toward zero; 7 returns the fraction that truncation
+    removes.
+    """
     return [_ROUNDING[roundMode](tensor) for tensor in x]

@@ -13,16 +13,16 @@ aten = torch.ops.aten
 
 @kernel("ResizeNearestNeighborV2")
 def resize_nearest(x, size: Ints, *, align_corners, half_pixel_centers):
-    """The element at floor(place * input size / result size), or with half-pixel centres."""
-    assert not align_corners, "aligned corners are not emitted"
+    """Return the element at floor(index * input size / result size), or with half-pixel centers."""
+    assert not align_corners, "torchair emits no aligned corners"
     resize = aten._upsample_nearest_exact2d if half_pixel_centers else aten.upsample_nearest2d
     return resize(x, size, None, None)
 
 
 @kernel("ResizeNearestNeighborV2Grad")
 def resize_nearest_grad(grads, size: Ints, *, align_corners, half_pixel_centers):
-    """Gradients of the results that came from an element, summed; `size` is that of the data."""
-    assert not align_corners, "aligned corners are not emitted"
+    """Sum the gradients of the results that came from an element; `size` is that of the data."""
+    assert not align_corners, "torchair emits no aligned corners"
     whole = [grads.shape[0], grads.shape[1], *size]
     exact = aten._upsample_nearest_exact2d_backward
     back = exact if half_pixel_centers else aten.upsample_nearest2d_backward
@@ -31,41 +31,41 @@ def resize_nearest_grad(grads, size: Ints, *, align_corners, half_pixel_centers)
 
 @kernel("UpsampleNearest1dGrad")
 def upsample_nearest_1d_grad(grad_output, *, input_size, output_size, scales):
-    """Gradients of the results that came from an element, summed."""
+    """Sum the gradients of the results that came from an element."""
     return aten.upsample_nearest1d_backward(grad_output, output_size, input_size, *_each(scales, 1))
 
 
 @kernel("UpsampleNearest3dGrad")
 def upsample_nearest_3d_grad(grad_output, *, input_size, output_size, scales):
-    """Gradients of the results that came from an element, summed."""
+    """Sum the gradients of the results that came from an element."""
     return aten.upsample_nearest3d_backward(grad_output, output_size, input_size, *_each(scales, 3))
 
 
 @kernel("UpsampleTrilinear3dGrad")
 def upsample_trilinear_3d_grad(grad_output, *, input_size, output_size, scales, align_corners):
-    """Gradients spread over the eight neighbours."""
+    """Distribute gradients to the eight neighbors."""
     return aten.upsample_trilinear3d_backward(
         grad_output, output_size, input_size, align_corners, *_each(scales, 3)
     )
 
 
 def _each(scales, count):
-    """A scale for each dim; an empty list means that the sizes say it."""
+    """Return a scale for each dim; an empty list means that the sizes define it."""
     return scales or [None] * count
 
 
 @kernel("ResizeBilinearV2Grad")
 def resize_bilinear_grad(grads, original_image, *, align_corners, half_pixel_centers):
-    """Gradients spread over the four neighbours; of the image only the size is read."""
-    assert half_pixel_centers != align_corners, "only torch's two ways of placing pixels are emitted"
+    """Distribute gradients to the four neighbors; only the size of the image is read."""
+    assert half_pixel_centers != align_corners, "torchair emits only torch's two pixel alignments"
     size = list(original_image.shape)
     return aten.upsample_bilinear2d_backward(grads, list(grads.shape[2:]), size, align_corners, None, None)
 
 
 @kernel("ResizeBilinearV2")
 def resize_bilinear(x, size: Ints, *, align_corners, half_pixel_centers, dtype):
-    """Linear interpolation between the four neighbours."""
-    assert half_pixel_centers != align_corners, "only torch's two ways of placing pixels are emitted"
+    """Interpolate linearly between the four neighbors."""
+    assert half_pixel_centers != align_corners, "torchair emits only torch's two pixel alignments"
     return aten.upsample_bilinear2d(x, size, align_corners, None, None).to(dtypes.to_torch(dtype))
 
 
@@ -75,7 +75,7 @@ _PADDING = {"zeros": 0, "border": 1, "reflection": 2}
 
 @kernel("GridSampler2D")
 def grid_sampler_2d(x, grid, *, interpolation_mode, padding_mode, align_corners):
-    """Values of the plane at the places of the grid."""
+    """Sample the plane at the grid positions."""
     return aten.grid_sampler_2d(
         x, grid, _INTERPOLATION[interpolation_mode], _PADDING[padding_mode], align_corners
     )
@@ -83,7 +83,7 @@ def grid_sampler_2d(x, grid, *, interpolation_mode, padding_mode, align_corners)
 
 @kernel("GridSampler3D")
 def grid_sampler_3d(x, grid, *, interpolation_mode, padding_mode, data_format, align_corners):
-    """Values of the volume at the places of the grid."""
+    """Sample the volume at the grid positions."""
     assert data_format == "NCDHW", "data are in torch's order"
     return aten.grid_sampler_3d(
         x, grid, _INTERPOLATION[interpolation_mode], _PADDING[padding_mode], align_corners
@@ -92,13 +92,13 @@ def grid_sampler_3d(x, grid, *, interpolation_mode, padding_mode, data_format, a
 
 @kernel("GridSampler2DGrad")
 def grid_sampler_2d_grad(grad, x, grid, *, interpolation_mode, padding_mode, align_corners):
-    """The gradients of the plane and of the grid."""
+    """Return the gradients of the plane and of the grid."""
     modes = (_INTERPOLATION[interpolation_mode], _PADDING[padding_mode], align_corners)
     return aten.grid_sampler_2d_backward(grad, x, grid, *modes, [True, True])
 
 
 @kernel("GridSampler3DGrad")
 def grid_sampler_3d_grad(grad, x, grid, *, interpolation_mode, padding_mode, align_corners):
-    """The gradients of the volume and of the grid."""
+    """Return the gradients of the volume and of the grid."""
     modes = (_INTERPOLATION[interpolation_mode], _PADDING[padding_mode], align_corners)
     return aten.grid_sampler_3d_backward(grad, x, grid, *modes, [True, True])

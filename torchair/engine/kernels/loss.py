@@ -14,13 +14,13 @@ _REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
 @kernel("NLLLoss")
 def nll_loss(x, target, weight, *, reduction, ignore_index):
-    """(loss, total weight) of the log-probabilities of the target classes."""
+    """Return (loss, total weight) of the log-probabilities of the target classes."""
     return aten.nll_loss_forward(x, target.long(), weight, _REDUCTIONS[reduction], ignore_index)
 
 
 @kernel("NLLLossGrad")
 def nll_loss_grad(x, y_grad, target, weight, total_weight, *, reduction, ignore_index):
-    """The gradient of the log-probabilities."""
+    """Return the gradient of the log-probabilities."""
     return aten.nll_loss_backward(
         y_grad, x, target.long(), weight, _REDUCTIONS[reduction], ignore_index, total_weight
     )
@@ -28,13 +28,13 @@ def nll_loss_grad(x, y_grad, target, weight, total_weight, *, reduction, ignore_
 
 @kernel("MseLoss")
 def mse_loss(predict, label, *, reduction):
-    """(predict - label)², reduced."""
+    """Return (predict - label)², reduced."""
     return F.mse_loss(predict, label, reduction=reduction)
 
 
 @kernel("MseLossGrad")
 def mse_loss_grad(predict, label, dout, *, reduction):
-    """The gradient of `predict`."""
+    """Return the gradient of `predict`."""
     return aten.mse_loss_backward(dout, predict, label, _REDUCTIONS[reduction])
 
 
@@ -46,13 +46,13 @@ def smooth_l1_loss(predict, label, *, sigma, reduction):
 
 @kernel("BinaryCrossEntropy")
 def binary_cross_entropy(x, y, weight, *, reduction):
-    """Of probabilities x and targets y, reduced."""
+    """Return the binary cross entropy of probabilities x and targets y, reduced."""
     return F.binary_cross_entropy(x, y, weight, reduction=reduction)
 
 
 @kernel("SigmoidCrossEntropyWithLogitsV2")
 def binary_cross_entropy_with_logits(predict, target, weight, pos_weight, *, reduction):
-    """Of logits, reduced."""
+    """Return the binary cross entropy of logits, reduced."""
     return F.binary_cross_entropy_with_logits(
         predict, target, weight, reduction=reduction, pos_weight=pos_weight
     )

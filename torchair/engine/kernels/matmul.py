@@ -10,7 +10,7 @@ from torchair.engine.registry import kernel
 
 @kernel("MatMul")
 def mat_mul(x1, x2, bias, *, transpose_x1, transpose_x2):
-    """2-D product; an operand is transposed first when its flag says so. `bias` is added to every row."""
+    """Multiply 2-D matrices; a flag transposes an operand first. `bias` is added to every row."""
     a = x1.t() if transpose_x1 else x1
     b = x2.t() if transpose_x2 else x2
     return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
@@ -18,14 +18,14 @@ def mat_mul(x1, x2, bias, *, transpose_x1, transpose_x2):
 
 @kernel("MatMulV2")
 def mat_mul_v2(x1, x2, bias, offset_w, *, transpose_x1, transpose_x2):
-    """As MatMul; `offset_w` belongs to quantised weights."""
-    assert offset_w is None, "offset_w is for quantised weights"
+    """Multiply as MatMul; `offset_w` is only for quantized weights."""
+    assert offset_w is None, "offset_w is only for quantized weights"
     return mat_mul(x1, x2, bias, transpose_x1=transpose_x1, transpose_x2=transpose_x2)
 
 
 @kernel("BatchMatMul")
 def batch_mat_mul(x1, x2, *, adj_x1, adj_x2):
-    """Product of the last two dims with broadcast batch dims."""
+    """Multiply over the last two dims with broadcast batch dims."""
     a = x1.mT if adj_x1 else x1
     b = x2.mT if adj_x2 else x2
     return torch.matmul(a, b)
@@ -33,8 +33,8 @@ def batch_mat_mul(x1, x2, *, adj_x1, adj_x2):
 
 @kernel("BatchMatMulV2")
 def batch_mat_mul_v2(x1, x2, bias, offset_w, *, adj_x1, adj_x2):
-    """As BatchMatMul; `bias` is added to every row."""
-    assert offset_w is None, "offset_w is for quantised weights"
+    """Multiply as BatchMatMul; `bias` is added to every row."""
+    assert offset_w is None, "offset_w is only for quantized weights"
     if adj_x2 and not adj_x1 and x2.ndim == 2:
         return F.linear(x1, x2, bias)
     product = batch_mat_mul(x1, x2, adj_x1=adj_x1, adj_x2=adj_x2)

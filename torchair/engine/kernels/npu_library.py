@@ -1,4 +1,4 @@
-"""The IR ops of the `npu` library mean what its definitions in `ops.npu` say."""
+"""Bind the IR ops of the `npu` library to their definitions in `ops.npu`."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ assert all(_definitions.get(row.ir, row.fn) is row.fn for row in ROWS), "an IR o
 # On a device these write into an input; the definitions return a new tensor.
 _writers = {row.ir for row in ROWS if row.copies or row.writes}
 _makes = {row.ir: row.makes for row in ROWS}
-assert all(_makes[row.ir] == row.makes for row in ROWS if row.ir), "an IR op makes the same types in all rows"
+assert all(_makes[row.ir] == row.makes for row in ROWS if row.ir), (
+    "an IR op has the same output types in all entries"
+)
 
 
 def _typed(ir: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Powers of two are bytes in the definitions, and of their own type where the IR op says so."""
+    """Convert powers of two, which are bytes in the definitions, to their own type where the IR op has it."""
     name = dtypes.BY_RUNTIME[E8M0].name
     places = [index for index, output in enumerate(prototype(ir).outputs) if name in output.dtypes]
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
-        made = list(fn(*args, **kwargs))
+        results = list(fn(*args, **kwargs))
         for index in places:
-            if made[index].dtype == torch.uint8:
-                made[index] = made[index].view(dtypes.to_torch(E8M0))
-        return tuple(made)
+            if results[index].dtype == torch.uint8:
+                results[index] = results[index].view(dtypes.to_torch(E8M0))
+        return tuple(results)
 
     return run if places else fn
 
@@ -47,5 +49,5 @@ kernel("SyncBatchNormGatherStats")(gather_stats)
 
 @kernel("Cmo")
 def cmo(src, *, max_size, type, offset):
-    """A hint to load memory early: it makes nothing."""
+    """Load memory early: a hint without a result."""
     return []

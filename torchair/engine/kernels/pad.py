@@ -29,7 +29,7 @@ _BACKWARD = {
 
 @kernel("PadV3")
 def pad(x, paddings: Ints, constant_values: Number, *, mode, paddings_contiguous):
-    """Padded by a number, by mirroring without the border, or by repeating the border."""
+    """Pad with a number, by mirroring without the border, or by repeating the border."""
     pairs = _pairs(paddings, paddings_contiguous)
     if mode == "constant":
         return torch.constant_pad_nd(
@@ -41,7 +41,7 @@ def pad(x, paddings: Ints, constant_values: Number, *, mode, paddings_contiguous
 
 @kernel("PadV3Grad")
 def pad_grad(x, paddings: Ints, *, mode, paddings_contiguous):
-    """The gradient of PadV3: what was mirrored or repeated is added to where it came from."""
+    """Return the gradient of PadV3: the gradient of padding is added to the elements it was copied from."""
     pairs = _pairs(paddings, paddings_contiguous)
     shape = [size - begin - end for size, (begin, end) in zip(x.shape, pairs, strict=True)]
     listed = _padded_dims(pairs)
@@ -50,7 +50,7 @@ def pad_grad(x, paddings: Ints, *, mode, paddings_contiguous):
 
 @kernel("MirrorPad")
 def mirror_pad(x, paddings: Ints, *, mode):
-    """Padded by mirroring, without the border (REFLECT) or with it (SYMMETRIC), in any dims."""
+    """Pad by mirroring, without the border (REFLECT) or with it (SYMMETRIC), in any dims."""
     for dim, (begin, end) in enumerate(_pairs(paddings, True)):
         if (begin, end) != (0, 0):
             x = _mirrored(x, dim, begin, end, mode)
@@ -59,24 +59,24 @@ def mirror_pad(x, paddings: Ints, *, mode):
 
 def _mirrored(x, dim, begin, end, mode):
     size, border = x.shape[dim], {"REFLECT": 1, "SYMMETRIC": 0}[mode]
-    before, behind = x.narrow(dim, border, begin), x.narrow(dim, size - border - end, end)
-    return torch.cat([before.flip(dim), x, behind.flip(dim)], dim)
+    before, after = x.narrow(dim, border, begin), x.narrow(dim, size - border - end, end)
+    return torch.cat([before.flip(dim), x, after.flip(dim)], dim)
 
 
 @kernel("Pad")
 def pad_with_zeros(x, paddings: Ints):
-    """PadV3 by zeros."""
+    """Pad as PadV3, with zeros."""
     return pad(x, paddings, None, mode="constant", paddings_contiguous=True)
 
 
 @kernel("PadV2")
 def pad_with_number(x, paddings: Ints, constant_values: Number):
-    """PadV3 by a number."""
+    """Pad as PadV3, with a number."""
     return pad(x, paddings, constant_values, mode="constant", paddings_contiguous=True)
 
 
 def _pairs(paddings, contiguous):
-    """(begin, end) for each dim."""
+    """Return (begin, end) for each dim."""
     half = len(paddings) // 2
     if contiguous:
         return [(paddings[2 * dim], paddings[2 * dim + 1]) for dim in range(half)]
@@ -84,11 +84,11 @@ def _pairs(paddings, contiguous):
 
 
 def _padded_dims(pairs):
-    """The trailing dims that torch's mirroring ops pad: all but the batch and channel dims."""
+    """Return the trailing dims that torch's mirroring ops pad: all but the batch and channel dims."""
     first = next((dim for dim, pair in enumerate(pairs) if pair != (0, 0)), len(pairs) - 1)
     return pairs[max(1, min(first, 2)) :] if len(pairs) > 1 else pairs
 
 
 def _torch_order(pairs):
-    """From the last dim outwards."""
+    """List pads from the last dim outwards."""
     return [side for pair in reversed(pairs) for side in pair]

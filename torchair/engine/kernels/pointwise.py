@@ -1,4 +1,4 @@
-"""Elementwise arithmetic: an element comes from the elements at its place. Operands have one dtype."""
+"""Elementwise arithmetic. Operands have one dtype."""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ torch_kernels({
 
 @kernel("FloorDiv")
 def floor_div(x1, x2: Operand):
-    """The quotient rounded down."""
+    """Return the quotient rounded down."""
     return torch.div(x1, x2, rounding_mode="floor")
 
 
 @kernel("TruncateDiv")
 def truncate_div(x1, x2: Operand):
-    """The quotient rounded toward zero."""
+    """Return the quotient rounded toward zero."""
     return torch.div(x1, x2, rounding_mode="trunc")
 
 
 @kernel("Div")
 def div(x1, x2: Operand):
-    """Floats divide truly, integers toward zero."""
+    """Divide: floats exactly, integers toward zero."""
     mode = None if x1.is_floating_point() or x1.is_complex() else "trunc"
     return torch.div(x1, x2, rounding_mode=mode)
 
 
 @kernel("Maximum")
 def maximum(x1, x2: Operand):
-    """The larger one; NaN wins."""
+    """Return the larger value; NaN wins."""
     return torch.maximum(x1, x2) if isinstance(x2, torch.Tensor) else torch.clamp_min(x1, x2)
 
 
 @kernel("Minimum")
 def minimum(x1, x2: Operand):
-    """The smaller one; NaN wins."""
+    """Return the smaller value; NaN wins."""
     return torch.minimum(x1, x2) if isinstance(x2, torch.Tensor) else torch.clamp_max(x1, x2)
 
 
@@ -77,7 +77,7 @@ def exp(x, *, base, scale, shift):
 
 @kernel("Log")
 def log(x, *, base, scale, shift):
-    """The logarithm of scale * x + shift; base -1 is e."""
+    """Return the logarithm of scale * x + shift; base -1 is e."""
     number = _affine(x, scale, shift)
     named = {-1: torch.log, 2: torch.log2, 10: torch.log10}.get(base)
     return named(number) if named else torch.log(number) / math.log(base)
@@ -90,13 +90,13 @@ def _affine(x: torch.Tensor, scale: float, shift: float) -> torch.Tensor:
 
 @kernel("Muls")
 def muls(x, *, value):
-    """The product with the unrounded number."""
+    """Return the product with the unrounded number."""
     return x * value
 
 
 @kernel("Adds")
 def adds(x, *, value):
-    """The sum with the unrounded number."""
+    """Return the sum with the unrounded number."""
     return x + value
 
 
@@ -144,7 +144,9 @@ def lerp(start, end, weight: Operand):
 
 @kernel("ClipByValueV2")
 def clip_by_value(x, clip_value_min: Operand, clip_value_max: Operand):
-    """min(max(x, lo), hi): hi where lo > hi; NaN stays. A bound that no value can pass is no bound."""
+    """Return min(max(x, lo), hi): hi where lo > hi; NaN stays. A bound that every value satisfies is
+    dropped.
+    """
     low, high = _bound(clip_value_min, -math.inf), _bound(clip_value_max, math.inf)
     if isinstance(low, torch.Tensor) and high is not None and not isinstance(high, torch.Tensor):
         return torch.clamp_max(torch.maximum(x, low), high)
@@ -154,19 +156,19 @@ def clip_by_value(x, clip_value_min: Operand, clip_value_max: Operand):
 
 
 def _bound(bound: Operand, nothing: float) -> Any:
-    """None for a bound that holds nothing back."""
+    """Return None for a bound that every value satisfies."""
     return None if isinstance(bound, float) and bound == nothing else bound
 
 
 @kernel("NanToNum")
 def nan_to_num(x, *, nan, posinf, neginf):
-    """Finite numbers for NaN and the infinities."""
+    """Replace NaN and the infinities by finite numbers."""
     return torch.nan_to_num(x, nan, posinf, neginf)
 
 
 @kernel("AddN", "AccumulateNV2")
 def add_n(x, *, N):
-    """The sum of several tensors."""
+    """Return the sum of several tensors."""
     total = x[0]
     for tensor in x[1:]:
         total = total + tensor
@@ -175,35 +177,35 @@ def add_n(x, *, N):
 
 @kernel("Complex")
 def complex_(real, imag, *, Tout):
-    """A complex number from its parts."""
+    """Return a complex number from its parts."""
     return torch.complex(real, imag)
 
 
 @kernel("Real")
 def real(input, *, Tout):
-    """The real part."""
+    """Return the real part."""
     return torch.real(input)
 
 
 @kernel("Imag")
 def imag(input, *, Tout):
-    """The imaginary part."""
+    """Return the imaginary part."""
     return torch.imag(input)
 
 
 @kernel("Angle")
 def angle(input, *, Tout):
-    """The argument of a complex number."""
+    """Return the argument of a complex number."""
     return torch.angle(input)
 
 
 @kernel("ComplexAbs")
 def complex_abs(x, *, Tout):
-    """The magnitude of a complex number."""
+    """Return the magnitude of a complex number."""
     return torch.abs(x)
 
 
 @kernel("Conj")
 def conj(input):
-    """The conjugate."""
+    """Return the conjugate."""
     return torch.conj_physical(input)

@@ -17,7 +17,7 @@ def _in_order(data_format):
 
 @kernel("MaxPoolWithArgmaxV3")
 def max_pool_2d(x, *, ksize, strides, pads, dtype, dilation, ceil_mode, data_format):
-    """(maxima, their flat indices in the plane)."""
+    """Return (maxima, their flat indices in the plane)."""
     _in_order(data_format)
     y, argmax = aten.max_pool2d_with_indices(x, ksize, strides, pads, dilation, ceil_mode)
     return y, argmax.to(dtypes.to_torch(dtype))
@@ -25,7 +25,7 @@ def max_pool_2d(x, *, ksize, strides, pads, dtype, dilation, ceil_mode, data_for
 
 @kernel("MaxPoolGradWithArgmaxV3")
 def max_pool_2d_grad(x, grad, argmax, *, ksize, strides, pads, dtype, dilation, ceil_mode, data_format):
-    """The gradient goes to the maxima."""
+    """Pass the gradient to the maxima."""
     _in_order(data_format)
     return aten.max_pool2d_with_indices_backward(
         grad, x, ksize, strides, pads, dilation, ceil_mode, argmax.long()
@@ -34,7 +34,7 @@ def max_pool_2d_grad(x, grad, argmax, *, ksize, strides, pads, dtype, dilation, 
 
 @kernel("MaxPoolWithArgmaxV1")
 def max_pool_2d_v1(x, *, ksize, strides, pads, dtype, dilation, ceil_mode):
-    """(maxima, what its gradient needs: their flat indices, INT32). Vectors are [1, height, width, 1]."""
+    """Return (maxima, their flat indices, INT32, for the gradient). Vectors are [1, height, width, 1]."""
     window = [part[1:3] for part in (ksize, strides, pads, dilation)]
     y, argmax = aten.max_pool2d_with_indices(x, *window, ceil_mode)
     return y, argmax.int()
@@ -42,23 +42,23 @@ def max_pool_2d_v1(x, *, ksize, strides, pads, dtype, dilation, ceil_mode):
 
 @kernel("MaxPoolGradWithArgmaxV1")
 def max_pool_2d_v1_grad(x, grad, argmax, *, ksize, strides, pads, dtype, dilation, ceil_mode):
-    """The gradient goes to the maxima that MaxPoolWithArgmaxV1 found."""
+    """Pass the gradient to the maxima that MaxPoolWithArgmaxV1 found."""
     window = [part[1:3] for part in (ksize, strides, pads, dilation)]
     return aten.max_pool2d_with_indices_backward(grad, x, *window, ceil_mode, argmax.long())
 
 
 @kernel("MaxPool3DWithArgmaxV2")
 def max_pool_3d(x, *, ksize, strides, pads, dilation, ceil_mode, data_format, dtype):
-    """(maxima, their flat indices in the volume)."""
+    """Return (maxima, their flat indices in the volume)."""
     _in_order(data_format)
     y, argmax = aten.max_pool3d_with_indices(x, ksize, strides, pads, dilation, ceil_mode)
     return y, argmax.to(dtypes.to_torch(dtype))
 
 
 def _average_window(ksize, strides, pads, ceil_mode, include_pad, divisor_override, data_format):
-    """GE's attributes as ATen's arguments."""
+    """Return GE's attributes as ATen's arguments."""
     _in_order(data_format)
-    assert pads[::2] == pads[1::2], "average pools are emitted with even pads"
+    assert pads[::2] == pads[1::2], "torchair emits average pools with even pads only"
     return ksize[2:], strides[2:], pads[::2], ceil_mode, include_pad, divisor_override or None
 
 
@@ -76,8 +76,12 @@ def avg_pool_2d(
     exclusive,
     divisor_override,
 ):
-    """Means of windows; exclusive: padding is not counted. A divisor of 0 means the number of elements."""
-    assert (padding_mode, global_pooling) == ("CALCULATED", False), "windows are emitted with explicit pads"
+    """Return the means of windows; exclusive: padding is not counted. A divisor of 0 means the number of
+    elements.
+    """
+    assert (padding_mode, global_pooling) == ("CALCULATED", False), (
+        "torchair emits windows with explicit pads only"
+    )
     window = _average_window(ksize, strides, pads, ceil_mode, not exclusive, divisor_override, data_format)
     return aten.avg_pool2d(x, *window)
 
@@ -87,15 +91,17 @@ def avg_pool_2d_grad(
     orig_input_shape: Ints, input_grad, *,
     ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, exclusive, divisor_override,
 ):  # fmt: skip
-    """Each window's gradient spread over its elements."""
-    assert (padding_mode, global_pooling) == ("CALCULATED", False), "windows are emitted with explicit pads"
+    """Distribute each window's gradient over its elements."""
+    assert (padding_mode, global_pooling) == ("CALCULATED", False), (
+        "torchair emits windows with explicit pads only"
+    )
     window = _average_window(ksize, strides, pads, ceil_mode, not exclusive, divisor_override, data_format)
     return aten.avg_pool2d_backward(input_grad, _shaped(input_grad, orig_input_shape), *window)
 
 
 @kernel("AvgPool3D")
 def avg_pool_3d(x, *, ksize, strides, pads, ceil_mode, count_include_pad, divisor_override, data_format):
-    """Means of windows of a volume."""
+    """Return means of windows of a volume."""
     return aten.avg_pool3d(
         x, *_average_window(ksize, strides, pads, ceil_mode, count_include_pad, divisor_override, data_format)
     )
@@ -114,7 +120,7 @@ def avg_pool_3d_grad(
     divisor_override,
     data_format,
 ):
-    """Each window's gradient spread over its elements."""
+    """Distribute each window's gradient over its elements."""
     window = _average_window(
         ksize, strides, pads, ceil_mode, count_include_pad, divisor_override, data_format
     )
@@ -122,24 +128,24 @@ def avg_pool_3d_grad(
 
 
 def _shaped(like, shape):
-    """A tensor of which only shape and dtype are read."""
+    """Return a tensor of which only shape and dtype are read."""
     return like.new_empty(shape)
 
 
 @kernel("AdaptiveAvgPool2d")
 def adaptive_avg_pool_2d(x, *, output_size):
-    """Means of windows that divide the plane into `output_size` parts."""
+    """Return means of windows that divide the plane into `output_size` parts."""
     return aten._adaptive_avg_pool2d(x, output_size)
 
 
 @kernel("AdaptiveAvgPool2dGrad")
 def adaptive_avg_pool_2d_grad(input_grad, *, orig_input_shape):
-    """Each window's gradient spread over its elements."""
+    """Distribute each window's gradient over its elements."""
     return aten._adaptive_avg_pool2d_backward(input_grad, _shaped(input_grad, orig_input_shape))
 
 
 @kernel("AdaptiveMaxPool2d")
 def adaptive_max_pool_2d(x, *, output_size):
-    """(maxima of windows that divide the plane, their flat indices)."""
+    """Return (maxima of windows that divide the plane, their flat indices)."""
     y, argmax = aten.adaptive_max_pool2d(x, output_size)
     return y, argmax.to(torch.int32)

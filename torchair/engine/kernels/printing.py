@@ -1,4 +1,4 @@
-"""StringFormat and PrintV2: text is made where it is printed."""
+"""StringFormat and PrintV2: the text is formatted by the op that prints it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torchair.ops.io.print_tensor import STREAMS
 
 
 def run_text(op: Op, given: Sequence[torch.Tensor | Host], device: torch.device) -> list[Host]:
-    """The outputs of one of the two, given what it reads."""
+    """Return the outputs of a StringFormat or PrintV2, given its inputs."""
     if op.type == FORMAT:
         return [Host(0, torch.uint8)]
     template, stream = template_of(op).attributes(), op.attributes()["output_stream"]
     if stream not in STREAMS:
         raise UnsupportedOp(
-            f"{op.name} prints to {stream!r}",
+            f"{op.name} prints to the unsupported stream {stream!r}",
             at=op.origin.source if op.origin else "",
             near=", ".join(STREAMS),
         )

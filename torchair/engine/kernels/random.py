@@ -1,5 +1,7 @@
-"""Random numbers. An op whose offset is `FROM_GENERATOR` draws from torch's generator of its device, as the
-ATen op it was made for would; with a real offset its numbers are Philox 4x32-10 of seed, offset and position.
+"""Random numbers.
+
+An op whose offset is `FROM_GENERATOR` uses torch's generator of its device, as its ATen op would. With a real
+offset its numbers are Philox 4x32-10 of seed, offset and position.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _MASK_BITS, _MASK_BYTES = 128, 16
 
 @kernel("StatelessRandomUniformV2")
 def stateless_random_uniform(shape: Ints, key: Value, counter: Value, alg: Int, *, dtype, device):
-    """Uniform in [0, 1)."""
+    """Return uniform numbers in [0, 1)."""
     to = dtypes.to_torch(dtype)
     if _is_drawn(counter):
         return torch.rand(shape, dtype=to, device=device)
@@ -34,7 +36,7 @@ def stateless_random_uniform(shape: Ints, key: Value, counter: Value, alg: Int, 
 
 @kernel("StatelessRandomNormalV2")
 def stateless_random_normal(shape: Ints, key: Value, counter: Value, alg: Int, *, dtype, device):
-    """Standard normal."""
+    """Return standard normal numbers."""
     to = dtypes.to_torch(dtype)
     if _is_drawn(counter):
         return torch.randn(shape, dtype=to, device=device)
@@ -49,7 +51,7 @@ def stateless_random_normal(shape: Ints, key: Value, counter: Value, alg: Int, *
 def stateless_random_uniform_int(
     shape: Ints, key: Value, counter: Value, alg: Int, minval: Host, maxval: Host, *, device
 ):
-    """Whole numbers from minval to below maxval."""
+    """Return integers from minval to below maxval."""
     low, high = minval.items[0], maxval.items[0]
     if _is_drawn(counter):
         return torch.randint(low, high, shape, dtype=minval.dtype, device=device)
@@ -59,7 +61,7 @@ def stateless_random_uniform_int(
 
 @kernel("StatelessBernoulli")
 def stateless_bernoulli(shape: Ints, prob: Value, seed: Value, offset: Value, *, dtype, device):
-    """1 with probability `prob` (one number, or one for each element), else 0."""
+    """Return 1 with probability `prob` (one number, or one for each element), else 0."""
     to = dtypes.to_torch(dtype)
     if not _is_drawn(offset):
         wide = prob.dtype if isinstance(prob, torch.Tensor) else torch.float32
@@ -74,26 +76,26 @@ def stateless_bernoulli(shape: Ints, prob: Value, seed: Value, offset: Value, *,
 def stateless_drop_out_gen_mask(
     shape: Ints, prob: Value, seed: Value, seed1: Value, offset: Value | None, *, device
 ):
-    """One bit for each element, 1 with probability `prob`, in whole blocks of 128 bits."""
+    """Return one bit for each element, 1 with probability `prob`, in whole blocks of 128 bits."""
     count = math.prod(shape)
-    kept = stateless_bernoulli(shape, prob, seed, _offset_or_zero(offset), dtype=_UINT8, device=device)
+    mask_bits = stateless_bernoulli(shape, prob, seed, _offset_or_zero(offset), dtype=_UINT8, device=device)
     blocks = (count + _MASK_BITS - 1) // _MASK_BITS
-    padded = torch.constant_pad_nd(kept.reshape(-1), [0, blocks * _MASK_BITS - count])
+    padded = torch.constant_pad_nd(mask_bits.reshape(-1), [0, blocks * _MASK_BITS - count])
     return (padded.view(-1, 8) << _bit_numbers(device)).sum(1, dtype=torch.uint8)
 
 
 @kernel("DropOutDoMask")
 def drop_out_do_mask(x, mask, keep_prob: Value):
-    """x / keep_prob where the bit of the mask is 1, else 0."""
+    """Return x / keep_prob where the bit of the mask is 1, else 0."""
     bits = (mask.unsqueeze(1) >> _bit_numbers(mask.device)) & 1
-    kept = bits.reshape(-1).narrow(0, 0, x.numel()).reshape(x.shape).to(torch.bool)
+    keep_mask = bits.reshape(-1).narrow(0, 0, x.numel()).reshape(x.shape).to(torch.bool)
     scale = keep_prob.items[0] if isinstance(keep_prob, Host) else keep_prob
-    return torch.where(kept, x / scale, 0).to(x.dtype)
+    return torch.where(keep_mask, x / scale, 0).to(x.dtype)
 
 
 @kernel("StatelessRandperm")
 def stateless_randperm(n: Int, seed: Value, offset: Value, *, layout, dtype, device):
-    """The numbers 0 … n - 1 in a random order."""
+    """Return the numbers 0 … n - 1 in a random order."""
     to = dtypes.to_torch(dtype)
     if _is_drawn(offset):
         return torch.randperm(n, dtype=to, device=device)
@@ -102,7 +104,7 @@ def stateless_randperm(n: Int, seed: Value, offset: Value, *, layout, dtype, dev
 
 @kernel("MultinomialWithReplacement")
 def multinomial_with_replacement(x, seed: Value, offset: Value, *, numsamples, replacement):
-    """`numsamples` positions of each row of `x`, by weight."""
+    """Return `numsamples` positions of each row of `x`, by weight."""
     if _is_drawn(offset):
         return torch.multinomial(x, numsamples, replacement)
     weights = x.to(torch.float64)
@@ -110,21 +112,21 @@ def multinomial_with_replacement(x, seed: Value, offset: Value, *, numsamples, r
         unit = _uniform([*x.shape[:-1], numsamples], seed, offset, torch.float64, x.device)
         totals = weights.cumsum(-1)
         return torch.searchsorted(totals, unit * totals[..., -1:], right=True)
-    # The first to go off of exponential clocks that run at the speed of their weights.
+    # The first of exponential clocks whose rates are the weights.
     clocks = -torch.log(1 - _uniform(list(x.shape), seed, offset, torch.float64, x.device))
     return torch.where(weights > 0, clocks / weights, math.inf).argsort(-1)[..., :numsamples]
 
 
 @kernel("StatelessRandomPoisson")
 def stateless_random_poisson(shape: Ints, seed: Value, lam, *, dtype):
-    """Poisson numbers of rate `lam`; `seed` holds seed and offset."""
+    """Return Poisson numbers of rate `lam`; `seed` holds seed and offset."""
     to = dtypes.to_torch(dtype)
     if _is_drawn(seed):
         return torch.poisson(lam.expand(shape)).to(to)
     parts = seed.items if isinstance(seed, Host) else seed.unbind()
     unit = _uniform(shape, _part(parts[0]), _part(parts[1]), torch.float64, lam.device)
     rate = lam.to(torch.float64).expand(shape)
-    # The least k whose distribution function reaches the drawn number, by halving the interval around it.
+    # The least k whose distribution function reaches the random number, by bisection.
     low, high = torch.full_like(rate, -1), rate + 12 * rate.sqrt() + 40
     for _ in range(40):
         middle = ((low + high) / 2).floor()
@@ -145,7 +147,7 @@ def _offset_or_zero(offset: Value | None) -> Value:
 
 
 def _is_drawn(offset: Value) -> bool:
-    """Do the numbers come from torch's generator?"""
+    """Return whether the numbers come from torch's generator."""
     if not isinstance(offset, Host):
         return False
     last = offset.items[-1]
@@ -159,7 +161,7 @@ def _bit_numbers(device: torch.device) -> torch.Tensor:
 def _uniform(
     shape: Sequence[int], key: Value, counter: Value, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Uniform numbers in [0, 1) with as many bits as `dtype` holds exactly."""
+    """Return uniform numbers in [0, 1) with as many bits as `dtype` holds exactly."""
     count = math.prod(shape)
     words = philox(count if dtype != torch.float64 else 2 * count, words_of(key, device), counter, device)
     if dtype == torch.float64:
@@ -172,7 +174,7 @@ def _uniform(
 def philox(
     count: int, key: tuple[torch.Tensor, torch.Tensor], counter: Value, device: torch.device
 ) -> torch.Tensor:
-    """`count` words of 32 bits (in int64). The counter of a block of four is (block, offset)."""
+    """Return `count` words of 32 bits (in int64). The counter of a block of four is (block, offset)."""
     blocks = torch.arange((count + 3) // 4, dtype=torch.int64, device=device)
     third, fourth = words_of(counter, device)
     c0, c1, c2, c3 = blocks & _WORD, blocks >> 32, third.expand_as(blocks), fourth.expand_as(blocks)
@@ -186,13 +188,13 @@ def philox(
 
 
 def _product(a: torch.Tensor, b: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """High and low word of a product of two words: it wraps in int64, but its bits are right."""
+    """Return high and low word of a product of two words: it wraps in int64, but its bits are right."""
     product = a * b
     return (product >> 32) & _WORD, product & _WORD
 
 
 def words_of(value: Value, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Low and high word of the last number of a value: a seed, an offset, or a counter [0, offset]."""
+    """Return low and high word of the last number of a value: a seed, an offset, or a counter [0, offset]."""
     number = value.to_tensor(device) if isinstance(value, Host) else value.to(device)
     last = number.to(torch.int64).reshape(-1)[-1]
     return last & _WORD, (last >> 32) & _WORD

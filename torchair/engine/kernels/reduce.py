@@ -14,13 +14,13 @@ from torchair.engine.registry import attribute_kernels, kernel
 
 @kernel("ReduceSum")
 def reduce_sum(x, axes: Ints, *, keep_dims):
-    """The sum over the axes, in the dtype of `x`; no axes, no reduction."""
+    """Return the sum over the axes, in the dtype of `x`; no axes, no reduction."""
     return torch.sum(x, axes, keep_dims, dtype=x.dtype) if axes else x
 
 
 @kernel("ReduceMean")
 def reduce_mean(x, axes: Ints, *, keep_dims, noop_with_empty_axes):
-    """The mean over the axes."""
+    """Return the mean over the axes."""
     if not axes and noop_with_empty_axes:
         return x
     return torch.mean(x, axes, keep_dims)
@@ -28,26 +28,26 @@ def reduce_mean(x, axes: Ints, *, keep_dims, noop_with_empty_axes):
 
 @kernel("ReduceMeanWithCast")
 def reduce_mean_with_cast(x, axes: Ints, *, keep_dims, noop_with_empty_axes, dtype):
-    """The mean over the axes, summed and returned in `dtype`, if one is given."""
+    """Return the mean over the axes, summed and returned in `dtype`, if one is given."""
     wanted = x.dtype if dtype == dtypes.UNDEFINED else dtypes.to_torch(dtype)
     return reduce_mean(x.to(wanted), axes, keep_dims=keep_dims, noop_with_empty_axes=noop_with_empty_axes)
 
 
 @kernel("ReduceMax")
 def reduce_max(x, axes: Ints, *, keep_dims):
-    """The largest over the axes; a NaN wins."""
+    """Return the largest element over the axes; a NaN wins."""
     return torch.amax(x, axes, keep_dims) if axes else x
 
 
 @kernel("ReduceMin")
 def reduce_min(x, axes: Ints, *, keep_dims):
-    """The smallest over the axes; a NaN wins."""
+    """Return the smallest element over the axes; a NaN wins."""
     return torch.amin(x, axes, keep_dims) if axes else x
 
 
 @kernel("ReduceProd")
 def reduce_prod(x, axes: Ints, *, keep_dims):
-    """The product over the axes, in the dtype of `x`."""
+    """Return the product over the axes, in the dtype of `x`."""
     for dim in sorted(axes, reverse=True):
         x = torch.prod(x, dim, keep_dims, dtype=x.dtype)
     return x
@@ -55,34 +55,36 @@ def reduce_prod(x, axes: Ints, *, keep_dims):
 
 @kernel("ReduceAny")
 def reduce_any(x, axes: Ints, *, keep_dims):
-    """Is one true?"""
+    """Return whether any element is true."""
     return torch.any(x, axes, keep_dims) if axes else x
 
 
 @kernel("ReduceAll")
 def reduce_all(x, axes: Ints, *, keep_dims):
-    """Are all true?"""
+    """Return whether all elements are true."""
     return torch.all(x, axes, keep_dims) if axes else x
 
 
 @kernel("ReduceStdV2")
 def reduce_std_v2(x, *, dim, correction, keepdim, is_mean_out):
-    """Standard deviation with n - correction, and the mean."""
+    """Return the standard deviation with n - correction, and the mean."""
     assert is_mean_out, "the second output is the mean"
     return torch.std_mean(x, dim or None, correction=correction, keepdim=keepdim)
 
 
 @kernel("ReduceStd")
 def reduce_std(x, *, dim, unbiased, keepdim):
-    """Standard deviation with n - 1 or n, and the mean."""
+    """Return the standard deviation with n - 1 or n, and the mean."""
     return reduce_std_v2(x, dim=dim, correction=int(unbiased), keepdim=keepdim, is_mean_out=True)
 
 
 @kernel("ReduceStdWithMean")
 def reduce_std_with_mean(x, mean, *, dim, unbiased, keepdim, invert, epsilon, correction):
-    """Standard deviation around a mean that is given, with n - correction, or with n where it is biased."""
+    """Return the standard deviation around a given mean, with n - correction, or with n if biased."""
     if invert:
-        raise UnsupportedOp("ReduceStdWithMean that returns an inverse", near="invert False")
+        raise UnsupportedOp(
+            "ReduceStdWithMean does not support an inverse result", near="set invert to False"
+        )
     dims = [axis % x.ndim for axis in dim] or list(range(x.ndim))
     count = math.prod(x.shape[axis] for axis in dims) - (correction if unbiased else 0)
     # torch's reductions sum half precision in float32.
@@ -93,7 +95,7 @@ def reduce_std_with_mean(x, mean, *, dim, unbiased, keepdim, invert, epsilon, co
 
 @kernel("ReduceLogSumExp")
 def reduce_log_sum_exp(x, axes: Ints, *, keep_dims):
-    """log(sum(exp(x))), without a shift of its own."""
+    """Return log(sum(exp(x))), without a shift."""
     return torch.log(torch.sum(torch.exp(x), axes, keep_dims))
 
 
@@ -103,52 +105,52 @@ _INFINITE = {2.0**31: float("inf"), 2.0**31 - 1: float("inf"), -(2.0**31): float
 
 @kernel("LpNormV2")
 def lp_norm(x, *, p, axes, keepdim, epsilon):
-    """The p-norm; no axes means all."""
+    """Return the p-norm; no axes means all."""
     norm = torch.linalg.vector_norm(x, _INFINITE.get(p, p), axes or None, keepdim)
     return torch.clamp_min(norm, epsilon) if epsilon else norm
 
 
 @kernel("ArgMaxV2")
 def arg_max(x, dimension: Int, *, dtype):
-    """Where the first largest of a dim is."""
+    """Return the index of the first largest element of a dim."""
     return torch.argmax(x, dimension).to(dtypes.to_torch(dtype))
 
 
 @kernel("ArgMin")
 def arg_min(x, dimension: Int, *, dtype):
-    """Where the first smallest of a dim is."""
+    """Return the index of the first smallest element of a dim."""
     return torch.argmin(x, dimension).to(dtypes.to_torch(dtype))
 
 
 @kernel("ArgMaxWithValue")
 def arg_max_with_value(x, *, dimension, keep_dims):
-    """Where the largest is (INT32), then the largest."""
+    """Return the index of the largest element (INT32), and the element."""
     values, indices = torch.max(x, dimension, keep_dims)
     return indices.to(torch.int32), values
 
 
 @kernel("ArgMinWithValue")
 def arg_min_with_value(x, *, dimension, keep_dims):
-    """Where the smallest is (INT32), then the smallest."""
+    """Return the index of the smallest element (INT32), and the element."""
     values, indices = torch.min(x, dimension, keep_dims)
     return indices.to(torch.int32), values
 
 
 @kernel("Cumsum")
 def cumsum(x, axis: Int, *, exclusive, reverse):
-    """Running sums; exclusive ones start with 0, reverse ones run from the end."""
+    """Return running sums; exclusive ones start with 0, reverse ones run from the end."""
     return _scan(torch.cumsum, x, axis, 0, exclusive, reverse)
 
 
 @kernel("Cumprod")
 def cumprod(x, axis: Int, *, exclusive, reverse):
-    """Running products; exclusive ones start with 1, reverse ones run from the end."""
+    """Return running products; exclusive ones start with 1, reverse ones run from the end."""
     return _scan(torch.cumprod, x, axis, 1, exclusive, reverse)
 
 
 @kernel("CumulativeLogsumexp")
 def cumulative_logsumexp(x, axis: Int, *, exclusive, reverse):
-    """Running log of sums of exponentials."""
+    """Return running log of sums of exponentials."""
     return _scan(lambda y, dim, dtype: torch.logcumsumexp(y, dim), x, axis, float("-inf"), exclusive, reverse)
 
 
@@ -163,19 +165,19 @@ def _scan(run, x, dim, first, exclusive, reverse):
 
 @kernel("Cummax")
 def cummax(x, *, dim):
-    """Running maximum and where it was."""
+    """Return the running maximum and its index."""
     return torch.cummax(x, dim)
 
 
 @kernel("Cummin")
 def cummin(x, *, axis):
-    """Running minimum and where it was."""
+    """Return the running minimum and its index."""
     return torch.cummin(x, axis)
 
 
 @kernel("Histogram")
 def histogram(x, *, bins, min, max):
-    """Counts of values in equal bins; equal ends mean the range of the data."""
+    """Count values in equal bins; equal ends mean the range of the data."""
     return torch.histc(x, bins, min, max)
 
 

@@ -6,7 +6,7 @@ import torch
 
 from torchair.engine.registry import kernel
 
-# Where torch's gates (input, forget, cell, output) stand among CommonLSTM's (input, output, forget, cell).
+# Positions of torch's gates (input, forget, cell, output) among CommonLSTM's (input, output, forget, cell).
 TO_IFGO = (0, 2, 3, 1)
 LSTM = 2
 """The mode number of an LSTM among torch's RNN kinds."""
@@ -29,15 +29,15 @@ def common_lstm(
     hidden_size,
     input_forget,
 ):
-    """An LSTM over [time, batch, features], as ONNX defines it. y is [time, directions, batch, hidden].
+    """Run an LSTM over [time, batch, features], as ONNX defines it; y is [time, directions, batch, hidden].
 
     Weights are [directions, 4·hidden, …] with gates in the order input, output, forget, cell; the bias has
     the input's part, then the recurrent part.
     """
-    assert sequence_lens is None and p is None, "lengths and peepholes are not emitted"
-    assert not activations and clip == -1.0 and not input_forget, "only the plain cell is emitted"
-    assert direction in ("forward", "reverse"), "each direction is a layer of its own"
-    assert initial_h is not None and initial_c is not None, "the first states are always given"
+    assert sequence_lens is None and p is None, "torchair emits no lengths and no peepholes"
+    assert not activations and clip == -1.0 and not input_forget, "torchair emits only the plain cell"
+    assert direction in ("forward", "reverse"), "each direction is a separate layer"
+    assert initial_h is not None and initial_c is not None, "the initial states are always given"
     weights = [_gates(w[0]), _gates(r[0])]
     weights += [_gates(part) for part in b[0].chunk(2)] if b is not None else []
     steps = x.flip(0) if direction == "reverse" else x
@@ -47,9 +47,9 @@ def common_lstm(
 
 
 def _layer(x, h, c, weights, hidden_size):
-    """One forward layer with states [1, batch, hidden].
+    """Run one forward layer with states [1, batch, hidden].
 
-    On the CPU it is oneDNN's layer, the one ATen picks; that one reads plain memory, whatever the strides.
+    On the CPU this is oneDNN's layer, as in ATen; it reads plain memory, whatever the strides.
     """
     if x.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return torch.lstm(x, [h, c], weights, len(weights) == 4, 1, 0.0, False, False, False)
@@ -63,6 +63,6 @@ def _layer(x, h, c, weights, hidden_size):
 
 
 def _gates(weight):
-    """Rows in torch's order of gates."""
+    """Return the rows in torch's order of gates."""
     chunks = weight.chunk(4)
     return torch.cat([chunks[number] for number in TO_IFGO])

@@ -20,7 +20,7 @@ def index_put(x, value, indexed_sizes: Ints, indexed_strides: Ints, indices, *, 
 
 @kernel("StridedSliceAssign", pure=True)
 def strided_slice_assign(var, begin: Ints, end: Ints, strides: Ints, input_value, *, begin_mask, end_mask):
-    """var[begin:end:strides] = input_value. A mask bit: the dim from its begin, or to its end."""
+    """var[begin:end:strides] = input_value. A set mask bit means that the dim starts or ends at its bound."""
     windows = []
     for dim, (start, stop, step) in enumerate(zip(begin, end, strides, strict=True)):
         from_begin, to_end = begin_mask >> dim & 1, end_mask >> dim & 1
@@ -30,7 +30,7 @@ def strided_slice_assign(var, begin: Ints, end: Ints, strides: Ints, input_value
 
 
 def _write(x, windows, value):
-    """`value` in a window of `x`: the outer dims are cut out first, and put back last."""
+    """Write `value` into a window of `x`: cut out the outer dims first, and put them back last."""
     if not windows:
         return value
     window, *inner = windows
@@ -41,7 +41,9 @@ def _write(x, windows, value):
 
 @kernel("ScatterElements")
 def scatter_elements(data, indices, updates, *, axis, reduction):
-    """For every place of `indices`, with its axis replaced by the index: data = updates, += or *=."""
+    """Write each update at its own position, with the axis replaced by the index: data = updates, +=
+    or *=.
+    """
     if reduction == "none":
         return torch.scatter(data, axis, indices, updates)
     if reduction == "add":
@@ -58,7 +60,7 @@ def index_add(var, indices, updates, alpha: Number, *, axis):
 
 @kernel("MaskedScatter")
 def masked_scatter(x, mask, updates):
-    """The true places of the mask replaced by `updates`, in order."""
+    """Replace the elements where the mask is true by `updates`, in order."""
     return torch.masked_scatter(x, mask, updates)
 
 
@@ -99,7 +101,7 @@ def scatter_mul(var, indices, updates):
 
 
 def _reduced(x, indices, updates, how):
-    """Updates of slices that a row of coordinates names, which may name a slice more than once."""
+    """Reduce updates of slices at coordinate rows, which may repeat."""
     count = indices.shape[-1]
     line = x.flatten(0, count - 1)
     place = indices[..., 0]
@@ -112,20 +114,20 @@ def _reduced(x, indices, updates, how):
 
 @kernel("DenseBincount")
 def dense_bincount(input, size: Int, weights, *, binary_output):
-    """The weight of every number from 0 to size - 1."""
-    assert not binary_output, "numbers are counted, not only noticed"
+    """Sum the weights of every number from 0 to size - 1."""
+    assert not binary_output, "numbers are counted, not only detected"
     return torch.scatter_add(weights.new_zeros(size), 0, input, weights)
 
 
 @kernel("UnsortedSegmentSum")
 def segment_sum(x, segment_ids, num_segments: Int, *, is_preprocessed):
-    """Entries with the same number added up."""
-    assert not is_preprocessed, "segments are not prepared"
+    """Sum entries with the same segment number."""
+    assert not is_preprocessed, "segments are not preprocessed"
     return torch.index_add(x.new_zeros(num_segments, *x.shape[1:]), 0, segment_ids, x)
 
 
 def _segments(how, start):
-    """Entries with the same number reduced; `start(dtype)` is what a number nobody has gives."""
+    """Reduce entries with the same segment number; `start(dtype)` is the result of an empty segment."""
 
     def run(x, segment_ids, num_segments: Int):
         empty = x.new_full((num_segments, *x.shape[1:]), start(x.dtype))

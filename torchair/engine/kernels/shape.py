@@ -12,20 +12,20 @@ from torchair.core.kernel_params import Int, Ints
 from torchair.engine.registry import attribute_kernels, kernel
 from torchair.ge.host import Host
 
-# From this number on the end of a slice means the end of the dim.
+# From this number on, the end of a slice means the end of the dim.
 END = 2**31 - 1
 
 
 @kernel("Reshape")
 def reshape(x, shape: Ints, *, axis, num_axes):
-    """torch's reshape; one size may be -1."""
-    assert (axis, num_axes) == (0, -1), "only whole reshapes are emitted"
+    """Reshape; one size may be -1."""
+    assert (axis, num_axes) == (0, -1), "torchair emits whole reshapes only"
     return torch.reshape(x, shape)
 
 
 @kernel("Transpose")
 def transpose(x, perm: Ints):
-    """The dims in the order `perm`."""
+    """Permute the dims to the order `perm`."""
     return x.permute(perm)
 
 
@@ -37,7 +37,7 @@ def permute(x, *, order):
 
 @kernel("BroadcastTo", "Expand")
 def broadcast_to(x, shape: Ints):
-    """torch's expand; -1 keeps a dim."""
+    """Expand as in torch; -1 keeps a dim."""
     return x.expand(shape)
 
 
@@ -49,7 +49,7 @@ def pack(x, *, axis):
 
 @kernel("Unpack")
 def unpack(x, *, axis):
-    """The entries of a dim."""
+    """Return the entries of a dim."""
     return torch.unbind(x, axis)
 
 
@@ -61,13 +61,13 @@ def concat(x, concat_dim: Int):
 
 @kernel("Concat")
 def concat_from(concat_dim: Int, x):
-    """ConcatV2 with its inputs in the other order."""
+    """Concatenate as ConcatV2, with its inputs in the other order."""
     return concat(x, concat_dim)
 
 
 @kernel("SplitV")
 def split_v(x, size_splits: Ints, split_dim: Int):
-    """Parts of given sizes; one may be -1, the rest."""
+    """Split into parts of given sizes; one may be -1, the rest."""
     rest = x.shape[split_dim] - sum(size for size in size_splits if not _is_rest(size))
     return torch.split_with_sizes(x, [rest if _is_rest(size) else size for size in size_splits], split_dim)
 
@@ -78,7 +78,7 @@ def _is_rest(size):
 
 @kernel("Split")
 def split(split_dim: Int, x, *, num_split):
-    """Parts of equal size."""
+    """Split into parts of equal size."""
     return torch.split_with_sizes(x, [x.shape[split_dim] // num_split] * num_split, split_dim)
 
 
@@ -90,7 +90,7 @@ def split_d(x, *, split_dim, num_split):
 
 @kernel("Squeeze", "SqueezeV2")
 def squeeze(x, *, axis):
-    """Without the listed dims; without a list, all of size 1 go."""
+    """Remove the listed dims; without a list, all dims of size 1."""
     return torch.squeeze(x, tuple(axis)) if axis else torch.squeeze(x)
 
 
@@ -102,7 +102,7 @@ def squeeze_v3(x, axes: Ints):
 
 @kernel("Unsqueeze")
 def unsqueeze(x, *, axes):
-    """New dims of size 1 at these places of the result."""
+    """Insert dims of size 1 at these positions of the result."""
     rank = x.ndim + len(axes)
     for dim in sorted(dim % rank for dim in axes):
         x = torch.unsqueeze(x, dim)
@@ -111,37 +111,37 @@ def unsqueeze(x, *, axes):
 
 @kernel("UnsqueezeV2")
 def unsqueeze_v2(x, *, axis):
-    """Unsqueeze, its attribute by another name."""
+    """Unsqueeze, with another attribute name."""
     return unsqueeze(x, axes=axis)
 
 
 @kernel("UnsqueezeV3")
 def unsqueeze_v3(x, axes: Ints):
-    """Unsqueeze with the places as an input."""
+    """Unsqueeze with the positions as an input."""
     return unsqueeze(x, axes=axes)
 
 
 @kernel("ExpandDims")
 def expand_dims(x, axis: Int):
-    """A new dim of size 1 at this place of the result."""
+    """Insert a dim of size 1 at this position of the result."""
     return torch.unsqueeze(x, axis)
 
 
 @kernel("Flatten")
 def flatten(x, *, axis):
-    """A matrix: the dims before `axis` are its rows, the others its columns."""
+    """Flatten to a matrix: the dims before `axis` are its rows, the others its columns."""
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
 @kernel("FlattenV2")
 def flatten_v2(x, *, axis, end_axis):
-    """The dims from `axis` to `end_axis` as one."""
+    """Join the dims from `axis` to `end_axis`."""
     return torch.flatten(x, axis, end_axis)
 
 
 @kernel("Slice")
 def slice_(x, offsets: Ints, size: Ints):
-    """From each offset so many entries; a size of -1 means all that are left."""
+    """Return `size` entries from each offset; a size of -1 means all remaining ones."""
     for dim, (start, count) in enumerate(zip(offsets, size, strict=True)):
         x = torch.narrow(x, dim, start, x.shape[dim] - start if _is_rest(count) else count)
     return x
@@ -149,7 +149,7 @@ def slice_(x, offsets: Ints, size: Ints):
 
 @kernel("StridedSliceV2")
 def strided_slice(x, begin: Ints, end: Ints, axes: Ints, strides: Ints):
-    """Python slicing on the listed axes."""
+    """Slice as in Python on the listed axes."""
     axes = list(range(len(begin))) if axes is None else axes
     strides = [1] * len(begin) if strides is None else strides
     for dim, start, stop, step in zip(axes, begin, end, strides, strict=True):
@@ -158,55 +158,55 @@ def strided_slice(x, begin: Ints, end: Ints, axes: Ints, strides: Ints):
 
 
 def slice_end(stop):
-    """torch's word for the end of a dim; it needs no guard on a symbolic size."""
+    """Return torch's value for the end of a dim; it needs no guard on a symbolic size."""
     return sys.maxsize if isinstance(stop, int) and stop >= END else stop
 
 
 @kernel("Rank")
 def rank(x):
-    """How many dims, as a number."""
+    """Return the number of dims, as a number."""
     return Host(x.ndim, torch.int32)
 
 
 @kernel("Size")
 def size(x, *, dtype):
-    """How many elements, as a number."""
+    """Return the number of elements, as a number."""
     return Host(math.prod(x.shape), dtypes.to_torch(dtype))
 
 
 @kernel("ShapeN")
 def shape_n(x, *, dtype):
-    """The sizes of every tensor, as numbers."""
+    """Return the sizes of every tensor, as numbers."""
     return [Host(tuple(tensor.shape), dtypes.to_torch(dtype)) for tensor in x]
 
 
 @kernel("Tile")
 def tile(x, multiples: Ints):
-    """The tensor several times along each dim; more multiples than dims add dims in front."""
+    """Repeat the tensor along each dim; more multiples than dims add leading dims."""
     return x.repeat(multiples)
 
 
 @kernel("ReverseV2")
 def reverse(x, axis: Ints):
-    """The listed dims back to front."""
+    """Reverse the listed dims."""
     return torch.flip(x, axis)
 
 
 @kernel("Roll")
 def roll(x, *, shifts, dims):
-    """Shifted around the end of the listed dims."""
+    """Roll the listed dims with wrap-around."""
     return torch.roll(x, shifts, dims)
 
 
 @kernel("Tril")
 def tril(x, *, diagonal):
-    """The lower triangle of the last two dims."""
+    """Return the lower triangle of the last two dims."""
     return torch.tril(x, diagonal)
 
 
 @kernel("Triu")
 def triu(x, *, diagonal):
-    """The upper triangle of the last two dims."""
+    """Return the upper triangle of the last two dims."""
     return torch.triu(x, diagonal)
 
 

@@ -1,4 +1,4 @@
-"""Size arithmetic on host values. An op here also has an ordinary kernel in its family, for real data."""
+"""Size arithmetic on host values. These ops also have an ordinary kernel in their family, for real data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INT64 = torch.iinfo(torch.int64)
 
 
 def _elementwise(fn: Callable[..., Any], result: torch.dtype | None = None) -> Callable[..., Host | None]:
-    """A host kernel from a function of numbers, with broadcasting between rank 0 and 1."""
+    """Create a host kernel from a function of numbers, with broadcasting between rank 0 and 1."""
 
     def run(*operands: Host, **attrs: Any) -> Host | None:
         dtype = result or operands[-1].dtype
@@ -43,7 +43,10 @@ def _elementwise(fn: Callable[..., Any], result: torch.dtype | None = None) -> C
 
 
 def _is_size_arithmetic(operands: Sequence[Host]) -> bool:
-    """Integers and bools always; floats where a symbol takes part: float constants are rounded like data."""
+    """Return whether the operands are sizes.
+
+    Integers and bools always are; floats only with a symbol: float constants are rounded like data.
+    """
     if any(operand.dtype not in _NUMBER_DTYPES for operand in operands):
         return False
     has_symbol = any(is_symbol(item) for operand in operands for item in operand.items)
@@ -51,14 +54,17 @@ def _is_size_arithmetic(operands: Sequence[Host]) -> bool:
 
 
 def _fits(number: Any, dtype: torch.dtype) -> bool:
-    """Python's integers have no bound, and a negative power of one is a float."""
+    """Return whether a number fits the dtype: Python's integers have no bound.
+
+    A negative power of an integer is a float, which does not fit.
+    """
     if is_symbol(number) or dtype.is_floating_point:
         return True
     return isinstance(number, int) and _INT64.min <= number <= _INT64.max
 
 
 def _truncating(a: Any, b: Any) -> Any:
-    """Division toward zero for integers (sizes are not negative, so floor does), true division for floats."""
+    """Divide integers toward zero (sizes are not negative, so floor does), and floats exactly."""
     return a / b if isinstance(a, float | torch.SymFloat) else a // b
 
 
@@ -79,7 +85,7 @@ def _choose(condition: Any, then: Any, otherwise: Any) -> Any:
 
 
 def _functions() -> dict[str, Callable[..., Host | None]]:
-    """Functions of symbolic floats under their IR names."""
+    """Return functions of symbolic floats by their IR names."""
     return {name.capitalize(): _elementwise(fn) for name, fn in SYM_MATH.items() if name != "log2"}
 
 
@@ -92,7 +98,7 @@ def _log(x: Host, *, base: float, scale: float, shift: float) -> Host | None:
 
 
 def _cast(x: Host, *, dst_type: int, **_: Any) -> Host | None:
-    """Casts between the number types sizes use; others are left to the kernel on data."""
+    """Cast between the number types of sizes; the kernel on data does other casts."""
     dtype = dtypes.to_torch(dst_type)
     if dtype.is_floating_point and dtype in (torch.float32, torch.float64):
         convert: Callable[[Any], Any] = torch.sym_float

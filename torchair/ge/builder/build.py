@@ -1,4 +1,4 @@
-"""The one builder of IR ops, and the public calls on top of it: `custom_op`, `Const`, `Cast`, `Clone`.
+"""Build IR ops, and define the public calls `custom_op`, `Const`, `Cast` and `Clone`.
 
 `ge.Acos(x)`, `ge.Cast(x, dst_type=0)`, `ge.Unpack(x, num=2, outputs=2)`: inputs in prototype order,
 attributes by name, `outputs=` the number of tensors of a dynamic output. Python numbers, lists and torch
@@ -28,7 +28,7 @@ from torchair.ge.schema import formats, op_dtypes
 _FLOATS = ("BF16", "FLOAT16", "FLOAT", "DOUBLE")
 _INTS = ("INT8", "UINT8", "INT32", "UINT32", "INT64")
 _INDEX_TYPES = {"INT16", "INT32", "INT64"}
-# A parameter whose IR name is a Python word, or the name of an input too, may be spelled with these endings.
+# Endings for a parameter whose IR name is a Python keyword, or also the name of an input.
 _IS_KEYWORD, _IS_INPUT_TOO = "_changed_as_is_python_key", "_changed_as_duplicate_with_input"
 # Elements per byte of types smaller than a byte.
 _PER_BYTE = {"INT4": 2, "FLOAT4_E2M1": 2, "FLOAT4_E1M2": 2, "INT2": 4, "UINT2": 4, "UINT1": 8}
@@ -45,7 +45,7 @@ def build(
     attrs: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Add an op of the catalogue to the graph being built; returns its outputs (one, a tuple, or lists)."""
+    """Add an op of the catalogue to the graph being built; return its outputs (one, a tuple, or lists)."""
     proto = prototype(op_type)
     named = {param.name: arg for param, arg in zip(proto.inputs, args, strict=False)}
     extra = args[len(proto.inputs) :]
@@ -73,7 +73,7 @@ def build(
 
 
 def _add_as_declared(op: Op, results: Any) -> Any:
-    """Add an op, with casts around it where it does not take the types of its inputs."""
+    """Add an op, with casts around it if it does not accept the types of its inputs."""
     graph = current_graph()
     casts = {} if graph.infer is None else op_dtypes.casts(op)
     if not casts or graph.infer is None:
@@ -106,9 +106,10 @@ def add_op(
     objects: Mapping[str, Any] | None = None,
     subgraphs: Sequence[str] = (),
 ) -> Any:
-    """Append an op whose parts are already checked. An output count of None is a single output.
+    """Append an op whose parts are already checked; return its outputs: a tensor, a tuple, or lists.
 
-    A dependency is a tensor or, where an op has none, the op: the new op runs after it.
+    An output count of None is a single output. A dependency is a tensor or, if an op has none, the op: the
+    new op runs after it.
     """
     op, results = _make(
         op_type, inputs, attrs, outputs, dependencies=dependencies, node_name=node_name, objects=objects,
@@ -129,7 +130,7 @@ def _make(
     objects: Mapping[str, Any] | None = None,
     subgraphs: Sequence[str] = (),
 ) -> tuple[Op, Any]:
-    """An op that is in no graph yet, and what its builder returns."""
+    """Create an op that is not in any graph yet, and the value that its builder returns."""
     op = Op(_name(current_graph(), op_type, node_name), op_type)
     for name, value in inputs.items():
         if isinstance(value, Tensor) or value is None:
@@ -158,7 +159,8 @@ def _name(graph: Graph, op_type: str, node_name: str | None) -> str:
         raise BadConverter("a node name must not be blank", got=repr(node_name))
     if node_name in graph.by_name:
         raise BadConverter(
-            f"the node name {node_name!r} is taken in {graph.name}", next="choose another, or give none"
+            f"the node name {node_name!r} is already used in {graph.name}",
+            next="choose another node_name, or omit it",
         )
     return node_name
 
@@ -175,7 +177,9 @@ def _input(
     if param.kind == "dynamic":
         if not isinstance(value, list | tuple):
             raise BadInput(
-                f"{proto.name}: input {param.name!r} is a list of tensors", got=repr(value), near=str(proto)
+                f"{proto.name}: input {param.name!r} must be a list of tensors",
+                got=repr(value),
+                near=str(proto),
             )
         return [_tensor(proto, param, item, named) for item in value]
     if value is None:
@@ -190,14 +194,14 @@ def _tensor(proto: Prototype, param: Param, value: Any, named: Mapping[str, Any]
         return value
     if not isinstance(value, _LITERALS):
         raise BadInput(
-            f"{proto.name}: input {param.name!r} cannot be made a tensor",
+            f"{proto.name}: input {param.name!r} cannot be converted to a tensor",
             got=f"{value!r} ({type(value).__name__})",
         )
     return Const(value, dtype=_literal_dtype(proto, param, value, named))
 
 
 def _literal_dtype(proto: Prototype, param: Param, value: Any, named: Mapping[str, Any]) -> int | None:
-    """The dtype a literal operand takes from the tensors beside it (None: its own)."""
+    """Return the dtype that a literal operand takes from the other operands (None: its own)."""
     first = value
     while isinstance(first, list | tuple):
         first = first[0] if first else 0
@@ -206,13 +210,14 @@ def _literal_dtype(proto: Prototype, param: Param, value: Any, named: Mapping[st
     if param.dtypes and set(param.dtypes) <= _INDEX_TYPES:
         return dtypes.BY_NAME["INT64" if "INT64" in param.dtypes else "INT32"].runtime
     pool = _FLOATS if isinstance(first, float) else _INTS
-    beside: list[Any] = []
+    others: list[Any] = []
     for other in named.values():
-        beside.extend(other if isinstance(other, list | tuple) else [other])
-    found = {dtypes.BY_RUNTIME[t.dtype].name for t in beside if isinstance(t, Tensor)} & set(pool)
+        others.extend(other if isinstance(other, list | tuple) else [other])
+    found = {dtypes.BY_RUNTIME[t.dtype].name for t in others if isinstance(t, Tensor)} & set(pool)
     if len(found) > 1:
         raise BadConverter(
-            f"{proto.name}: the literal {value!r} could take any of {sorted(found)}",
+            f"{proto.name}: the dtype of the literal {value!r} is ambiguous: it could be any of "
+            f"{sorted(found)}",
             next="make it a tensor with ge.Const(value, dtype=...)",
         )
     return dtypes.BY_NAME[found.pop()].runtime if found else None
@@ -230,7 +235,7 @@ def _attribute(proto: Prototype, name: str, value: Any) -> Attr:
 
 
 def make_attr(op_type: str, row: AttrParam, value: Any) -> Attr:
-    """A Python value as the attribute kind that the prototype wants."""
+    """Convert a Python value to the attribute kind that the prototype requires."""
     kind = attrs_of.BY_PROTOTYPE.get(row.type)
     if kind is None:
         raise BadAttribute(
@@ -241,10 +246,11 @@ def make_attr(op_type: str, row: AttrParam, value: Any) -> Attr:
     if row.type == "ListType" and isinstance(value, list | tuple):
         value = [dtypes.to_ge(item) if isinstance(item, torch.dtype) else item for item in value]
     if isinstance(value, Attr) and type(value) is not kind:
-        raise BadAttribute(f"{op_type}: attribute {row.name!r} is {row.type}", got=repr(value))
+        raise BadAttribute(f"{op_type}: attribute {row.name!r} must be of type {row.type}", got=repr(value))
     if not isinstance(value, Attr) and not _fits(row.type, value):
         raise BadAttribute(
-            f"{op_type}: attribute {row.name!r} is {row.type}", got=f"{value!r} ({type(value).__name__})"
+            f"{op_type}: attribute {row.name!r} must be of type {row.type}",
+            got=f"{value!r} ({type(value).__name__})",
         )
     return kind(value)
 
@@ -269,16 +275,33 @@ def _count(proto: Prototype, param: Param, outputs: int | Mapping[str, int] | No
         outputs = outputs.get(param.name)
     if outputs is None:
         raise BadInput(
-            f"{proto.name}: how many tensors is output {param.name!r}?",
-            next="give outputs=<number>, or use the keyword form of custom_op",
+            f"{proto.name}: the number of tensors of output {param.name!r} is not known",
+            next="pass outputs=<number>, or use the keyword form of custom_op",
         )
     return outputs
 
 
 def Const(v: Any, dtype: int | None = None, node_name: str | None = None, readable: bool = True) -> Tensor:
-    """A constant. Python floats are FLOAT, ints INT64, lists follow NumPy, an empty list is INT32."""
+    """Add a constant to the graph being built.
+
+    Args:
+        v: Value: a number, a list, an array or a torch tensor.
+        dtype: GE data type. By default, Python floats are FLOAT, ints are INT64, lists follow NumPy, and
+            an empty list is INT32.
+        node_name: Name of the op; a free name is chosen if it is None.
+        readable: Write small values into text forms of the graph as they are.
+
+    Returns:
+        The tensor of the constant.
+
+    Raises:
+        BadAttribute: `v` is already a tensor of the graph.
+
+    Example:
+        ge.Add(x, ge.Const([1.0, 2.0], dtype=ge.DataType.DT_FLOAT16))
+    """
     if isinstance(v, Tensor):
-        raise BadAttribute("Const wants a value, not a graph tensor", got=repr(v))
+        raise BadAttribute("Const expects a value, got a tensor of the graph", got=repr(v))
     stored = const_attr(v, dtype)
     value = stored.value
     graph = current_graph()
@@ -296,18 +319,20 @@ def Const(v: Any, dtype: int | None = None, node_name: str | None = None, readab
     return made
 
 
-# Equal constants of up to so many elements are one op.
+# Equal constants of up to this many elements are one op.
 SHARED_LIMIT = 64
 
 
 def const_key(v: Any, stored: attrs_of.Tensor) -> Hashable:
-    """By what equal constants are recognised: what is stored, and all digits of a number."""
+    """Return the key by which equal constants are recognized: the stored value, and all digits of a
+    number.
+    """
     exact = number_key(v) if isinstance(v, float) else stored.exact
     return constant_key(stored.value), stored.dtype, stored.shape, exact
 
 
 def const_attr(v: Any, dtype: int | None = None) -> attrs_of.Tensor:
-    """The attribute a Const of `v` holds. Of a type that torch has no values for, `v` are its bytes."""
+    """Return the attribute of a Const of `v`. For types whose values torch cannot hold, `v` is the bytes."""
     if dtype not in attrs_of.STORED_AS_BYTES:
         plain = const_value(v, dtype)
         return cast(attrs_of.Tensor, attrs_of.Tensor(plain, None, _exact(v, plain)))
@@ -320,7 +345,7 @@ def const_attr(v: Any, dtype: int | None = None) -> attrs_of.Tensor:
 
 @without_modes
 def _exact(v: Any, stored: torch.Tensor) -> float | None:
-    """A Python number that the 32 bits of a FLOAT do not hold."""
+    """Return a Python number that the 32 bits of a FLOAT do not hold, or None."""
     if stored.dtype != torch.float32 or not isinstance(v, int | float) or math.isnan(v):
         return None
     return None if stored.item() == v else float(v)
@@ -328,7 +353,7 @@ def _exact(v: Any, stored: torch.Tensor) -> float | None:
 
 @without_modes
 def const_value(v: Any, dtype: int | None = None) -> torch.Tensor:
-    """The CPU tensor a Const of `v` holds: a real one, also when a graph is being traced around us."""
+    """Return the CPU tensor of a Const of `v`: a real one, even while a graph is being traced."""
     wanted = None if dtype is None else dtypes.to_torch(dtype)
     if isinstance(v, torch.Tensor):
         plain = v.detach().cpu().contiguous()
@@ -351,9 +376,20 @@ def Cast(
     node_name: str | None = None,
     attrs: Mapping[str, Attr] | None = None,
 ) -> Tensor:
-    """`x` converted to another data type."""
+    """Convert `x` to another data type.
+
+    Args:
+        x: Tensor or value to convert.
+        dst_type: GE data type of the result, such as `ge.DataType.DT_FLOAT16`.
+        dependencies: Tensors or ops after which the op runs.
+        node_name: Name of the op; a free name is chosen if it is None.
+        attrs: Further attributes by name.
+
+    Returns:
+        The converted tensor.
+    """
     rest: dict[str, Any] = {"dependencies": dependencies, "node_name": node_name, "attrs": attrs}
-    # The IR's own Cast knows no INT4: what dequantises and quantises, with a scale of 1, does.
+    # The IR's own Cast does not support INT4; dequantize and quantize with a scale of 1 do the same.
     if isinstance(x, Tensor) and x.dtype == _INT4:
         x = build("AscendAntiQuantV2", x, Const([1.0], dtype=_FLOAT), dst_type=_FLOAT16)
     if dst_type == _INT4:
@@ -374,8 +410,9 @@ def _graph_input(
     node_name: str | None = None,
     attrs: Mapping[str, Attr] | None = None,
 ) -> Tensor:
-    """A graph input: `ge.Data(index=0, dtype=0, shape=[2, -1], placement="CPU")`. Without a shape its rank is
-    unknown.
+    """Add a graph input: `ge.Data(index=0, dtype=0, shape=[2, -1], placement="CPU")`.
+
+    Without a shape its rank is unknown.
     """
     made: Tensor = build(op_type, index=index, dependencies=dependencies, node_name=node_name, attrs=attrs)
     made.desc = Desc("y", dtype, (-2,) if shape is None else tuple(shape), format, placement)
@@ -383,10 +420,22 @@ def _graph_input(
 
 
 def Clone(x: Tensor, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """A copy of `x` (a TensorMove op)."""
+    """Copy `x` with a TensorMove op.
+
+    Args:
+        x: Tensor of the graph.
+        dependencies: Tensors after which the op runs.
+        node_name: Name of the op; a free name is chosen if it is None.
+
+    Returns:
+        The copy.
+
+    Raises:
+        BadConverter: `x` is not a tensor of the graph.
+    """
     for value in (x, *dependencies):
         if not isinstance(value, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance] - users pass anything
-            raise BadConverter("Clone wants graph tensors", got=repr(value))
+            raise BadConverter("Clone expects tensors of the graph", got=repr(value))
     made: Tensor = build("TensorMove", x, dependencies=dependencies, node_name=node_name)
     return made
 
@@ -399,8 +448,29 @@ def custom_op(
     attrs: dict[str, Attr] | None = None,
     node_name: str | None = None,
 ) -> Any:
-    """Add any IR op: positional (inputs then attributes of the registered prototype), or fully described by
-    keyword. While a model is converted, an op that is described need not be registered.
+    """Add any IR op to the graph being built.
+
+    Pass the inputs and then the attributes of a registered prototype by position, or describe the op fully by
+    keyword. While a model is converted, an op that is described by keyword need not be registered.
+
+    Args:
+        op_type: Type of the op.
+        args: Inputs and attributes in prototype order.
+        inputs: A tensor, a list of tensors or None for each input name.
+        outputs: Name, or name and count, of each output.
+        attrs: Attributes by name, made with `torchair.ge.attr`.
+        node_name: Name of the op; a free name is chosen if it is None.
+
+    Returns:
+        The outputs of the op: one tensor, a tuple, or lists.
+
+    Raises:
+        BadInput: An input is missing or cannot be converted to a tensor.
+        BadAttribute: An attribute is missing or has the wrong type.
+        BadConverter: The description has the wrong form.
+
+    Example:
+        y = ge.custom_op("MyOp", inputs={"x": x}, outputs=["y"], attrs={"alpha": ge.attr.Float(0.5)})
     """
     if not args and op_type not in catalogue() and current_graph().infer is not None:
         return _custom_described(op_type, inputs, outputs, attrs, node_name)
@@ -424,7 +494,7 @@ def _custom_by_prototype(proto: Prototype, args: Sequence[Any], node_name: str |
     values: dict[str, Attr] = {}
     for row, value in zip(proto.attrs, args[len(proto.inputs) :], strict=True):
         if row.type not in attrs_of.BY_PROTOTYPE:
-            raise BadAttribute(f"{op_type}: the type {row.type} of attribute {row.name!r} is not known")
+            raise BadAttribute(f"{op_type}: attribute {row.name!r} has the unknown type {row.type}")
         if value is not None:
             values[row.name] = make_attr(op_type, row, value)
     counts = [(param.name, _count(proto, param, None)) for param in proto.outputs]
@@ -433,10 +503,13 @@ def _custom_by_prototype(proto: Prototype, args: Sequence[Any], node_name: str |
 
 def _check_custom_input(proto: Prototype, param: Param, value: Any) -> None:
     wants = {"required": (Tensor,), "optional": (Tensor, type(None)), "dynamic": (list, tuple)}
+    forms = {"required": "a tensor", "optional": "a tensor or None", "dynamic": "a list of tensors"}
     items = value if isinstance(value, list | tuple) else ()
     if not isinstance(value, wants[param.kind]) or not all(isinstance(item, Tensor) for item in items):
         raise BadInput(
-            f"{proto.name}: input {param.name!r} is {param.kind}", got=repr(value), near=str(proto)
+            f"{proto.name}: input {param.name!r} must be {forms[param.kind]}",
+            got=repr(value),
+            near=str(proto),
         )
 
 
@@ -449,13 +522,13 @@ def _custom_described(
     proto: Prototype | None = None,
 ) -> Any:
     if not isinstance(inputs, dict | None):
-        raise BadConverter(f"{op_type}: inputs is a dict of name to tensor", got=repr(inputs))
+        raise BadConverter(f"{op_type}: inputs must be a dict of name to tensor", got=repr(inputs))
     for name, value in (inputs or {}).items():
         items: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
         is_list = isinstance(value, list | tuple)
         if not all(isinstance(item, Tensor) or (item is None and not is_list) for item in items):
             raise BadConverter(
-                f"{op_type}: input {name!r} is a tensor, None or a list of tensors", got=repr(value)
+                f"{op_type}: input {name!r} must be a tensor, None or a list of tensors", got=repr(value)
             )
     for name, value in (attrs or {}).items():
         if not isinstance(value, attrs_of.PUBLIC):
@@ -466,12 +539,12 @@ def _custom_described(
                 near=kinds,
             )
     if not isinstance(outputs, list | tuple | None):
-        raise BadConverter(f"{op_type}: outputs is a list of names", got=repr(outputs))
+        raise BadConverter(f"{op_type}: outputs must be a list of names", got=repr(outputs))
     counts: list[tuple[str, int | None]] = []
     for entry in outputs or ():
         is_pair = isinstance(entry, tuple) and [type(part) for part in entry] == [str, int]
         if not isinstance(entry, str) and not is_pair:
-            raise BadConverter(f"{op_type}: an output is a name or (name, count)", got=repr(entry))
+            raise BadConverter(f"{op_type}: an output must be a name or (name, count)", got=repr(entry))
         counts.append((entry, None) if isinstance(entry, str) else entry)
     if proto is not None:
         _check_names("input", inputs or (), [param.name for param in proto.inputs], proto)
@@ -481,7 +554,10 @@ def _custom_described(
 
 
 def _check_names(kind: str, given: Iterable[str], known: Sequence[str], proto: Prototype) -> None:
-    """A described op has the names of its prototype; other engines may have private ones, `_like_this`."""
+    """Check the names of a described op against its prototype.
+
+    Other engines may use private names with a leading underscore.
+    """
     unknown = [name for name in given if name not in known and not name.startswith("_")]
     if unknown:
         raise BadConverter(
@@ -491,7 +567,14 @@ def _check_names(kind: str, given: Iterable[str], known: Sequence[str], proto: P
 
 @functools.cache
 def builder(op_type: str) -> Callable[..., Any]:
-    """The function behind `ge.<Op>`."""
+    """Return the builder function of an op, as `ge.<Op>` does.
+
+    Args:
+        op_type: Type of an op in the catalogue.
+
+    Returns:
+        A function that adds the op to the graph: it takes inputs in prototype order, attributes by name.
+    """
     proto = prototype(op_type)
     made = functools.partial(_graph_input if op_type in INPUT_TYPES else build, op_type)
     made.__doc__ = str(proto)  # type: ignore[misc]
@@ -499,7 +582,7 @@ def builder(op_type: str) -> Callable[..., Any]:
 
 
 def is_op(name: str) -> bool:
-    """Is this the name of an op of the catalogue?"""
+    """Return whether this is the name of an op of the catalogue."""
     return name in catalogue()
 
 

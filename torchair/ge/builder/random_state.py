@@ -1,8 +1,9 @@
-"""The random state of a graph: per generator a constant seed and a vector of offsets, one for each op that
-draws numbers.
+"""Hold the random state of a graph.
 
-On an Ascend device the offsets are fed before every call, and the generator is advanced. Here the numbers
-come from torch's own generator: an offset of `FROM_GENERATOR` says so. A graph that is fed real offsets
+Per generator that is a constant seed and a vector of offsets, one for each random op.
+
+On an Ascend device the offsets are fed before every call, and the generator is advanced. Here torch's own
+generator produces the numbers, which an offset of `FROM_GENERATOR` requests. A graph that is fed real offsets
 computes its numbers from seed and offset alone.
 """
 
@@ -17,7 +18,7 @@ from torchair.ge.host import Host
 
 SEED, OFFSETS, UNPACK = "initial_seed", "offset_list", "unpack_generator_offsets"
 
-# No generator stands at a negative offset.
+# No generator has a negative offset.
 FROM_GENERATOR = -1
 
 _INT64 = 9
@@ -25,7 +26,7 @@ _OWNER = "_generator"
 
 
 def random_state(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Seed and offset (rank-0 INT64 tensors) for one more op that draws numbers on `device`."""
+    """Return seed and offset (rank-0 INT64 tensors) for one more random op on `device`."""
     graph = current_graph()
     unpack = next((op for op in graph.ops if _is_of(op, device)), None) or _start(graph, device)
     offset = Tensor(unpack, len(unpack.outputs), f"y{len(unpack.outputs)}")
@@ -44,13 +45,13 @@ def _is_of(op: Op, device: torch.device) -> bool:
     return op.type == "Unpack" and _OWNER in op.attrs and op.attrs[_OWNER].value == str(device)
 
 
-def draws_numbers(op: Op) -> bool:
-    """Does it draw from a generator, so that who draws before whom matters?"""
+def is_random(op: Op) -> bool:
+    """Return whether the op uses a generator, so that its order among random ops matters."""
     return any(_OWNER in tensor.op.attrs for tensor in op.inputs)
 
 
 def _start(graph: Graph, device: torch.device) -> Op:
-    """Seed, offsets and their Unpack, which has no outputs yet; a second generator has numbered names."""
+    """Create seed, offsets and their Unpack without outputs; a second generator gets numbered names."""
     number = sum(op.type == "Unpack" and _OWNER in op.attrs for op in graph.ops)
     suffix = f"_{number}" if number else ""
     Const(initial_seed(device), dtype=_INT64, node_name=SEED + suffix)
@@ -69,7 +70,7 @@ def _seed(graph: Graph, unpack: Op) -> Tensor:
 
 
 def initial_seed(device: torch.device) -> int:
-    """The seed of the device's default generator, as a signed number of 64 bits."""
+    """Return the seed of the device's default generator as a signed 64-bit number."""
     module = torch if device.type in ("cpu", "meta") else torch.get_device_module(device)
     seed = module.initial_seed()
     return seed - (1 << 64) if seed >= 1 << 63 else seed

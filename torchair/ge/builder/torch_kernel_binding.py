@@ -1,10 +1,10 @@
-"""Ops of the IR that are run by a torch op: the user's own, which have no kernel here.
+"""Bind IR ops to calls of torch ops: users' own ops, which have no kernel here.
 
-A converter may emit ops that only another engine knows. They stay in the graph, and the FX node that they
-were made for is run by its torch op: the first op that makes one of its results, the *anchor*, holds the call
-as text (`CALL`). Slots that only the call reads, and outputs that only other ops of the same call read, have
-names that begin with `HIDDEN`; on the wire they are part of the text of the call. All other ops between the
-arguments and the results have no value here, and are not run.
+A converter may emit ops that only another engine implements. They stay in the graph, and the torch op of the
+FX node runs in their place. The first op that makes one of the results, the *anchor*, holds the call as text
+(`CALL`). Slots that only the call reads, and outputs that only other ops of the same call read, have names
+that begin with `HIDDEN`; on the wire they are part of the text of the call. All other ops between the
+arguments and the results have no value here, and do not run.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from torchair.ge.host import Host
 from torchair.ge.schema.string_format import FORMAT, PRINT, read_by
 
 CALL = "_torch_call"
-"""Of an anchor: `{"target", "args", "reads": slots, "makes": results by output}`. Of other ops that make
+"""Attribute with the text of the call.
+
+On an anchor: `{"target", "args", "reads": slots, "makes": results by output}`. On other ops that make
 results: `{"reads": slots by output}`. On the wire also the hidden `"slots"` (name -> edge) and `"outputs"`.
-An empty text asks conversion for a call.
+An empty text requests a call from the conversion.
 """
 HIDDEN = "_torch_"
 
 
 @dataclass(frozen=True)
 class TorchCall:
-    """The call of an FX node, with graph tensors in place of tensors."""
+    """Hold the call of an FX node, with graph tensors in place of tensors."""
 
     target: Any
     args: Sequence[Any]
@@ -42,12 +44,12 @@ class TorchCall:
 
 
 def runs_torch(op: Op) -> bool:
-    """Is it torch's own op that runs?"""
+    """Return whether torch's own op runs."""
     return op.type == "TorchOp" or CALL in op.attrs
 
 
 def inputs_of(op: Op) -> list[Tensor]:
-    """The tensors whose values the op needs here."""
+    """Return the tensors whose values the op needs here."""
     if CALL not in op.attrs:
         return read_by(op) if op.type in (FORMAT, PRINT) else op.inputs
     reads = _facts(op)["reads"]
@@ -56,14 +58,15 @@ def inputs_of(op: Op) -> list[Tensor]:
 
 
 def hold(ops: Sequence[Op], call: TorchCall, results: Mapping[Tensor, int]) -> None:
-    """Let the call run in place of these ops, made for one FX node; `results` are the tensors of theirs that
-    it gives the value, and which of its values that is.
+    """Bind the call to these ops, which were emitted for one FX node.
+
+    `results` maps the tensors that get a value from the call to the index of that value.
     """
     text, tensors, objects = encoded(call.args, call.kwargs)
     if objects:
         kinds = ", ".join(type(value).__name__ for value in objects.values())
         raise NotImplementedError(
-            f"an op without a kernel is run by torch, and this call is no text: {kinds}"
+            f"an op without a kernel needs a torch call that can be written as text; this one holds {kinds}"
         )
     makers = [op for op in ops if any(output in results for output in op.outputs)] or [ops[-1]]
     anchor, *others = makers
@@ -77,7 +80,7 @@ def hold(ops: Sequence[Op], call: TorchCall, results: Mapping[Tensor, int]) -> N
 
 
 def _slot_of(op: Op, tensor: Tensor) -> int:
-    """The number of the slot that the tensor is in; a hidden one, if it is in none."""
+    """Return the index of the slot that holds the tensor; add a hidden slot if there is none."""
     for number, slot in enumerate(op.slots):
         if slot.tensor is tensor:
             return number
@@ -89,28 +92,31 @@ def _slot_of(op: Op, tensor: Tensor) -> int:
 def _picked(
     anchor: Op, op: Op, output: Tensor, results: Mapping[Tensor, int], makes: list[int | None]
 ) -> int | None:
-    """Another op's output is a hidden output of the anchor: the slot that it is read by."""
+    """Return the slot that reads another op's output, which becomes a hidden output of the anchor."""
     if output not in results:
         return None
     place = results[output]
     if place not in makes:
-        hidden = sum(made.desc.name.startswith(HIDDEN) for made in anchor.outputs)
-        made = Tensor(anchor, len(anchor.outputs), f"{HIDDEN}y{hidden}")
-        made.meta = output.meta
-        anchor.outputs.append(made)
+        hidden = sum(result.desc.name.startswith(HIDDEN) for result in anchor.outputs)
+        result = Tensor(anchor, len(anchor.outputs), f"{HIDDEN}y{hidden}")
+        result.meta = output.meta
+        anchor.outputs.append(result)
         makes.append(place)
     return _slot_of(op, anchor.outputs[makes.index(place)])
 
 
 def name_of(target: Any) -> str:
-    """The name by which `torch_op.find_target` finds it."""
+    """Return the name by which `torch_op.find_target` finds the op."""
     return f"{HIGHER_ORDER}{target.name()}" if isinstance(target, HigherOrderOperator) else str(target)
 
 
 def call_of(
     op: Op, values: Sequence[torch.Tensor | Host], device: torch.device
 ) -> tuple[Any, list[Any], dict[str, Any]] | None:
-    """The call that runs the op, given the values of `inputs_of`; None where it picks from another's."""
+    """Return the call that runs the op, given the values of `inputs_of`.
+
+    Return None if the op picks its value from another op's call.
+    """
     facts = _facts(op)
     if "target" not in facts:
         return None
@@ -119,7 +125,7 @@ def call_of(
 
 
 def spread(op: Op, values: Sequence[torch.Tensor | Host]) -> list[torch.Tensor | Host]:
-    """The values of a call, or those that were read, by output; an output that has none is empty."""
+    """Return the values of a call by output; an output without a value is empty."""
     facts = _facts(op)
     if "makes" in facts:
         return [Host(()) if place is None else values[place] for place in facts["makes"]]
@@ -128,8 +134,9 @@ def spread(op: Op, values: Sequence[torch.Tensor | Host]) -> list[torch.Tensor |
 
 
 def skipped(graph: Graph) -> set[Op]:
-    """The ops that have no value here: all that they make is read by ops that a call runs instead, which do
-    not need it.
+    """Return the ops that have no value here.
+
+    Calls run in place of the readers of their outputs, and those calls do not need them.
     """
     held = [op for op in graph.ops if CALL in op.attrs]
     if not held:
@@ -153,11 +160,11 @@ def _facts(op: Op) -> dict[str, Any]:
     return found
 
 
-# On the wire
+# Wire format
 
 
 def shown(op: Op) -> tuple[list[Slot], list[Tensor], dict[str, Attr]]:
-    """Slots, outputs and attributes without what is hidden, which the text of the call says then."""
+    """Return slots, outputs and attributes without the hidden ones, which become part of the call's text."""
     if CALL not in op.attrs:
         return op.slots, op.outputs, op.attrs
     hidden = {
@@ -175,7 +182,7 @@ def shown(op: Op) -> tuple[list[Slot], list[Tensor], dict[str, Attr]]:
 
 
 def restore(graph: Graph) -> None:
-    """Give a graph that was read its hidden slots and outputs back."""
+    """Restore the hidden slots and outputs of a graph that was read."""
     found = {op: _checked(op) for op in graph.ops if CALL in op.attrs}
     for op, facts in found.items():
         for name in facts.pop("outputs", ()):
@@ -185,18 +192,18 @@ def restore(graph: Graph) -> None:
             maker, _, index = str(edge).rpartition(":")
             outputs = graph.by_name[maker].outputs if maker in graph.by_name else []
             if not index.isdecimal() or int(index) >= len(outputs):
-                raise BadGraph(f"{op.name} reads {edge!r}, which no op of {graph.name} makes")
+                raise BadGraph(f"{op.name} reads {edge!r}, which is not an output of an op in {graph.name}")
             op.slots.append(Slot(Desc(name), outputs[int(index)]))
         reads = facts["reads"]
         if any(number is not None and not 0 <= number < len(op.slots) for number in reads):
-            raise BadGraph(f"the call of {op.name} reads slots that it does not have", got=str(reads))
+            raise BadGraph(f"the call of {op.name} reads nonexistent input slots", got=str(reads))
         if len(facts.get("makes", reads)) != len(op.outputs):
             raise BadGraph(f"the call of {op.name} does not make its outputs", got=str(facts))
         op.attrs[CALL] = Str(json.dumps(facts))
 
 
 def _checked(op: Op) -> dict[str, Any]:
-    """A file may say anything."""
+    """Check the text of a call, which comes from a file."""
     text = op.attrs[CALL]
     try:
         facts = json.loads(text.value) if isinstance(text, Str) else None
@@ -205,40 +212,41 @@ def _checked(op: Op) -> dict[str, Any]:
     facts = facts if isinstance(facts, dict) else {}
     is_text = all(isinstance(facts.get(key, ""), str) for key in ("target", "args"))
     if not is_text or not isinstance(facts.get("reads"), list):
-        raise BadGraph(f"{op.name} does not say which call runs it", got=repr(text)[:200])
+        raise BadGraph(f"{op.name} has no valid torch call", got=repr(text)[:200])
     return facts
 
 
-# Where the torch op is not there
+# Torch ops that are not defined
 
 
 def release(graph: Graph, may_run: Callable[[Any], bool]) -> dict[Op, str]:
-    """Take the calls of torch ops off that are not defined here, or may not run; the ops that were run by
-    them, and these names.
+    """Unbind calls of torch ops that are not defined here or may not run.
+
+    Return the ops that these calls ran, with the names of the torch ops.
     """
-    gone: dict[Op, str] = {}
+    removed: dict[Op, str] = {}
     without = skipped(graph)
     for op in [op for op in graph.ops if CALL in op.attrs]:
         for name in _operators(_facts(op)):
             target = find_target(name)
             if target is None or not may_run(target):
-                gone[op] = name
+                removed[op] = name
     picks = [op for op in graph.ops if CALL in op.attrs and "target" not in _facts(op)]
     for op in picks:
-        names = [gone[tensor.op] for tensor in inputs_of(op) if tensor.op in gone]
-        gone |= {op: names[0]} if names else {}
-    for op in gone:
+        names = [removed[tensor.op] for tensor in inputs_of(op) if tensor.op in removed]
+        removed |= {op: names[0]} if names else {}
+    for op in removed:
         del op.attrs[CALL]
         op.slots = [slot for slot in op.slots if not slot.name.startswith(HIDDEN)]
         op.outputs = [tensor for tensor in op.outputs if not tensor.desc.name.startswith(HIDDEN)]
     for op in reversed(graph.ops):
-        for before in [tensor.op for tensor in op.inputs if op in gone and tensor.op in without]:
-            gone.setdefault(before, gone[op])
-    return gone
+        for before in [tensor.op for tensor in op.inputs if op in removed and tensor.op in without]:
+            removed.setdefault(before, removed[op])
+    return removed
 
 
 def _operators(facts: dict[str, Any]) -> list[str]:
-    """The names of the operators that a call needs."""
+    """Return the names of the operators that a call needs."""
     if "target" not in facts:
         return []
     found = [facts["target"]]

@@ -1,8 +1,8 @@
-"""`TorchOp`: an ATen call carried through the IR as it is. Its target and arguments are data (JSON text).
+"""Represent an ATen call as an opaque `TorchOp` in the IR. Its target and arguments are data (JSON text).
 
-Tensors are written `{"x": i}`, numbers that are symbols `{"n": i}` (both count the op's inputs); torch's own
-kinds and operators by name; Python objects that cannot be text (the graph modules of higher-order ops) by
-name in `Op.objects`. `ge/builder/torch_kernel_binding.py` has ops of other types that are run by such a call.
+Tensors are written `{"x": i}`, symbolic numbers `{"n": i}` (both are indices of the op's inputs); torch's own
+kinds and operators by name. Python objects that cannot be text (the graph modules of higher-order ops) are
+named in `Op.objects`. `ge/builder/torch_kernel_binding.py` binds ops of other types to such a call.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def torch_op(
     if not isinstance(target, OpOverload):
         objects["target"] = target
     attrs = {"target": Str(name), "args": Str(text), "results": Str(str(results))}
-    made: list[Tensor] = add_op("TorchOp", {"x": tensors}, attrs, [("y", results)], objects=objects)
-    return made
+    outputs: list[Tensor] = add_op("TorchOp", {"x": tensors}, attrs, [("y", results)], objects=objects)
+    return outputs
 
 
 def encoded(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, list[Tensor], dict[str, Any]]:
-    """The arguments of a call as text, the tensors it counts, and the objects it names."""
+    """Return the arguments of a call as text, the tensors it refers to, and the objects it names."""
     tensors: list[Tensor] = []
     objects: dict[str, Any] = {}
 
@@ -88,7 +88,7 @@ def encoded(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, list[T
 def torch_call(
     op: Op, values: Sequence[torch.Tensor | Host], device: torch.device
 ) -> tuple[Any, list[Any], dict[str, Any]]:
-    """The callable and arguments a TorchOp stands for, with values in place of graph tensors."""
+    """Return the callable and arguments of a TorchOp, with values in place of graph tensors."""
     target = op.objects.get("target") or target_of(op, op.attrs["target"].value)
     args, kwargs = decoded(op, op.attrs["args"].value, values, device)
     return target, args, kwargs
@@ -97,7 +97,7 @@ def torch_call(
 def decoded(
     op: Op, text: str, values: Sequence[torch.Tensor | Host], device: torch.device
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments from their text, with values in place of graph tensors."""
+    """Decode arguments from their text, with values in place of graph tensors."""
 
     def decode(value: Any) -> Any:
         if isinstance(value, list):
@@ -125,17 +125,18 @@ def decoded(
 
 
 def target_of(op: Op, name: str) -> Any:
-    """The operator of a name: an overload, or one that takes other operators."""
+    """Return the operator with this name: an overload, or a higher-order operator."""
     found = find_target(name)
     if found is None:
         raise BadGraph(
-            f"{op.name} ({op.type}) calls {name!r}, which is no operator here", next="import what defines it"
+            f"{op.name} ({op.type}) calls {name!r}, which is not a registered operator",
+            next="import the module that defines it",
         )
     return found
 
 
 def find_target(name: str) -> OpOverload | HigherOrderOperator | None:
-    """`demo.twist.default`, or `higher_order.auto_functionalized_v2`; None where it is not defined."""
+    """Return `demo.twist.default` or `higher_order.auto_functionalized_v2`, or None if it is not defined."""
     if name.startswith(HIGHER_ORDER):
         with contextlib.suppress(KeyError):
             return higher_order_op(name.removeprefix(HIGHER_ORDER))
@@ -144,4 +145,4 @@ def find_target(name: str) -> OpOverload | HigherOrderOperator | None:
 
 
 HIGHER_ORDER = "higher_order."
-"""Before the names of operators that take other operators."""
+"""Prefix of the names of higher-order operators."""

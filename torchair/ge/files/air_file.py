@@ -1,6 +1,6 @@
-"""Files of a graph: `.air`, weights beside it, and the digests of all of them.
+"""Read and write the files of a graph: `.air`, external weights, and the digests of all of them.
 
-All files of one graph appear together, so an interrupt leaves what was there before.
+All files of one graph appear together, so an interrupted write leaves the previous files intact.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from torchair.ge.graph import Desc, Graph, Op
 from torchair.ge.proto.read import from_model
 
 EXTERNAL_FROM = (2048 - 200) << 20
-"""Bytes of graph and weights from which on weights are files of their own."""
+"""Total bytes of graph and weights from which weights become separate files."""
 DIGESTS = ".sha256"
 CHUNK = 1 << 24
 
 
 @dataclass
 class Writing:
-    """Files that appear together, in one folder."""
+    """Collect files that appear together, in one folder."""
 
     folder: Path
     files: FileTransaction
@@ -41,7 +41,7 @@ class Writing:
 
     @contextmanager
     def file(self, name: str) -> Iterator[_Hashed]:
-        """A file of this name below the folder; its digest is taken on the way."""
+        """Open a file with this name below the folder, and hash it while it is written."""
         path = self.folder / name
         make_parents(path.parent)
         with self.files.file(path) as file:
@@ -62,31 +62,33 @@ class _Hashed:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[Writing]:
-    """Several files of one folder: all of them, or none."""
+    """Write several files of one folder: all of them, or none."""
     with file_transaction() as files:
         yield Writing(folder, files)
 
 
 def write_bytes(into: Writing, name: str, data: bytes) -> None:
-    """One file."""
+    """Write one file."""
     with into.file(name) as file:
         file.write(data)
 
 
 def write_readable(into: Writing, name: str, text: str) -> None:
-    """A file that nobody loads: the next export into the folder may replace it, so it has no digest."""
+    """Write a file that is never loaded, so it has no digest: the next export into the folder may
+    replace it.
+    """
     write_bytes(into, name, text.encode())
     del into.digests[name]
 
 
 def write_digests(into: Writing, name: str) -> None:
-    """`<name>.sha256`: the digests of all files so far, as `sha256sum -c` reads them."""
+    """Write `<name>.sha256`: the digests of all files so far, in the format of `sha256sum -c`."""
     lines = "".join(f"{digest}  {file}\n" for file, digest in into.digests.items())
     write_bytes(into, f"{name}{DIGESTS}", lines.encode())
 
 
 def write_weights(into: Writing, weights: Mapping[str, torch.Tensor], *, is_shown: bool = True) -> None:
-    """Each as its raw bytes, in pieces; a line on the terminal shows how far it is."""
+    """Write each weight as raw bytes, in chunks, with a progress line on the terminal."""
     whole = sum(tensor.nbytes for tensor in weights.values())
     done = 0
     for name, tensor in weights.items():
@@ -101,7 +103,7 @@ def write_weights(into: Writing, weights: Mapping[str, torch.Tensor], *, is_show
 
 
 def _chunks(tensor: torch.Tensor) -> Iterator[memoryview]:
-    """Without a second copy of what is contiguous and on the CPU."""
+    """Yield chunks without a second copy of contiguous CPU tensors."""
     flat = tensor.detach().contiguous().reshape(-1)
     step = max(CHUNK // flat.element_size(), 1)
     for start in range(0, flat.numel(), step):
@@ -110,14 +112,14 @@ def _chunks(tensor: torch.Tensor) -> Iterator[memoryview]:
 
 
 def embed(op: Op, tensor: torch.Tensor) -> None:
-    """Let a graph input be a constant."""
+    """Turn a graph input into a constant."""
     with disable_modes():
         _become(op, "Const")
         op.attrs = {"value": TensorAttr(tensor.detach().cpu().contiguous())}
 
 
 def refer(op: Op, tensor: torch.Tensor, path: str) -> None:
-    """Let a graph input be a constant in a file."""
+    """Turn a graph input into a constant in a file."""
     _become(op, "FileConstant")
     op.attrs = {
         "shape": ListInt(list(tensor.shape)),
@@ -137,9 +139,9 @@ def _become(op: Op, kind: str) -> None:
 
 
 def read_air(path: Path) -> Graph:
-    """The graph of a file. Where digests lie beside it, they must be right; constants in files are read."""
+    """Read the graph of a file, check its digests if they exist, and load its external constants."""
     if not path.is_file():
-        raise BadPath(f"there is no file {path}", next="torchair.dynamo_export writes one")
+        raise BadPath(f"no such file: {path}", next="write it with torchair.dynamo_export")
     check_digests(path)
     graph = from_model(path.read_bytes())
     for part in (graph, *graph.subgraphs.values()):
@@ -150,19 +152,21 @@ def read_air(path: Path) -> Graph:
 
 
 def check_digests(path: Path) -> None:
-    """Refuse a file that is not as it was written, or beside which one is not."""
+    """Raise if a listed file is missing or differs from what was written, or if this file is not listed."""
     listed = path.with_name(path.name + DIGESTS)
     if not listed.is_file():
         return
     lines = listed.read_text(encoding="utf-8", errors="replace").splitlines()
     if not any(line.endswith(f"  {path.name}") for line in lines):
-        raise BadGraph(f"{listed} does not tell what {path.name} is", next="export again, or remove it")
+        raise BadGraph(
+            f"{listed} has no digest of {path.name}", next="export again, or remove the digest file"
+        )
     for line in lines:
         digest, _, name = line.partition("  ")
         file = within(path.parent, name)
         if not os.path.isfile(file) or _digest(file) != digest:
-            what = "is not what was written" if os.path.isfile(file) else "is missing"
-            raise BadGraph(f"{file} {what}", next=f"export again, or remove {listed} if that is meant")
+            what = "differs from what was exported" if os.path.isfile(file) else "is missing"
+            raise BadGraph(f"{file} {what}", next=f"export again; if the change is intended, remove {listed}")
 
 
 def _digest(path: Path) -> str:
@@ -174,7 +178,7 @@ def _digest(path: Path) -> str:
 
 
 def within(folder: Path, name: str) -> Path:
-    """A file of this name below the folder: what a file says leads nowhere else."""
+    """Return the path of a file below the folder; raise if the name leads elsewhere."""
     asked = Path(name)
     if not name or asked.is_absolute() or ".." in asked.parts:
         raise BadPath(f"a graph in {folder} names the file {name!r}, which is not below that folder")
@@ -182,23 +186,30 @@ def within(folder: Path, name: str) -> Path:
 
 
 def _load_file(op: Op, folder: Path) -> None:
-    """Paths are as they were given to the export: from where it ran, or else beside the graph."""
+    """Load a constant from its file.
+
+    Paths are as they were passed to the export: relative to its working directory, or else to the graph.
+    """
     attrs = op.attributes()
     asked = Path(str(attrs["file_path"]))
-    # Beside the graph first: the folder may have moved, and another export may stand where this one was.
+    # Next to the graph first: the folder may have moved, and another export may have replaced the original
+    # path.
     below = [part for part in asked.parts if part not in ("..", asked.anchor)]
     places = [folder.joinpath(*below[-count:]) for count in range(1, min(len(below), 3) + 1)]
     found = next((place for place in (*places, asked) if os.path.isfile(place)), None)
     if found is None:
-        raise BadPath(f"the weight {op.name} is in {str(asked)[:200]!r}, and there is no such file")
+        raise BadPath(f"the file of weight {op.name} does not exist: {str(asked)[:200]!r}")
     op.type, op.attrs = "Const", {"value": TensorAttr(read_tensor(found, attrs["shape"], attrs["dtype"]))}
 
 
 def read_tensor(path: Path, shape: Sequence[int], dtype: int) -> torch.Tensor:
-    """The tensor whose raw bytes a file has."""
+    """Return the tensor whose raw bytes are in a file."""
     kind = dtypes.BY_RUNTIME[dtype].torch if dtype in dtypes.BY_RUNTIME else None
     if kind is None or any(size < 0 for size in shape):
-        raise BadGraph(f"{path} has no size or type that torch has", got=f"{list(shape)}, {dtype}")
+        raise BadGraph(
+            f"the weight {path} has a size or data type that torch does not support",
+            got=f"{list(shape)}, {dtype}",
+        )
     count = math.prod(shape)
     is_there = os.path.isfile(path)
     if not is_there or path.stat().st_size != count * kind.itemsize:

@@ -1,5 +1,8 @@
-"""The Python text of a graph, read back. It is parsed and followed step by step, never executed: only builder
-calls on literals and on tensors made before have a meaning, so a file from elsewhere can do no harm."""
+"""Read the Python text of a graph.
+
+The text is parsed and interpreted step by step, never executed. Only builder calls on literals and on earlier
+tensors are accepted, so a file from an untrusted source can do no harm.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,9 @@ from torchair.ge.graph import Graph, Op, Tensor, current_graph
 from torchair.ge.schema.runtime_attrs import take_runtime_attrs
 
 SCRIPT_WORDS = ("begin_graph", "constants_of", "run_graph", "kernel", "main", "random_tensor")
-"""Names that let a script run by itself (`debug/dumps/graph_file.py`). The first two have a meaning here. The
-last three are functions in the text that build nothing.
+"""Names with which a script runs itself (`debug/dumps/graph_file.py`).
+
+The first two are interpreted here. The last three are functions in the text that build nothing.
 """
 
 
@@ -27,15 +31,16 @@ def from_python(
     infer: Callable[[Op], None] | None = None,
     constants: Mapping[str, torch.Tensor] | None = None,
 ) -> Graph:
-    """The graph that `text.to_python` printed. Origins are gone; descriptors are what `infer` fills in;
-    `constants` are those that the text left out.
+    """Read the graph that `text.to_python` printed.
+
+    Origins are lost, and `infer` fills in descriptors. `constants` are those that the text left out.
     """
     graph = Graph("loaded", infer)
     try:
         body = ast.parse(text).body
     except SyntaxError as error:
         raise BadGraph(
-            f"this is no Python text: {error.msg}", got=f"line {error.lineno}: {error.text or ''}"
+            f"not valid Python: {error.msg}", got=f"line {error.lineno}: {error.text or ''}"
         ) from error
     with graph:
         _Script(constants).run(body)
@@ -46,17 +51,17 @@ def from_python(
 
 @without_modes
 def literal(text: str) -> Any:
-    """The value of a literal, which may be a torch tensor as torch prints it; raises `BadGraph` for anything
-    else.
+    """Evaluate a literal, which may be a torch tensor as torch prints it; raise `BadGraph` for
+    anything else.
     """
     try:
         return _Script().value(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError, TypeError, RuntimeError, OverflowError, RecursionError) as error:
-        raise BadGraph(f"{text[:80]!r} is no literal") from error
+        raise BadGraph(f"{text[:80]!r} is not a literal") from error
 
 
 class _Module:
-    """A name that is only good for what it contains."""
+    """A name that serves only as a namespace."""
 
     def __init__(self, find: Callable[[str], Any]) -> None:
         self.find = find
@@ -81,18 +86,18 @@ def _tensor(data: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
 
 
 def _is_for_running(node: ast.stmt) -> bool:
-    """Is it there for those who run the text?"""
+    """Return whether the statement is there only to run the text."""
     if isinstance(node, ast.FunctionDef):
         return node.name in SCRIPT_WORDS
     return isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
 
 
-# What may be asked of a graph; of dictionaries and of the kind `attr.Tensor` only one method each.
+# Accepted methods: those of a graph; one each for dictionaries and `attr.Tensor`.
 _GRAPH = ("name", "attrs", "by_name", "subgraph")
 
 
 class _Script:
-    """Follows statements; knows the tensors made so far by variable name."""
+    """Interpret statements; map variable names to the tensors made so far."""
 
     def __init__(self, constants: Mapping[str, torch.Tensor] | None = None) -> None:
         given = dict(constants or {})
@@ -138,11 +143,13 @@ class _Script:
         elif isinstance(node, ast.With) and len(node.items) == 1:
             graph = self.value(node.items[0].context_expr)
             if not isinstance(graph, Graph):
-                raise BadGraph("only a sub-graph can stand behind `with`")
+                raise BadGraph("only a sub-graph is accepted after `with`")
             with graph:
                 _Script(self.names["constants"]).run(node.body)
         else:
-            raise BadGraph("the text of a graph has only calls and assignments", got=ast.unparse(node)[:120])
+            raise BadGraph(
+                "only calls and assignments are accepted in the text of a graph", got=ast.unparse(node)[:120]
+            )
 
     def _assign(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name):
@@ -157,20 +164,21 @@ class _Script:
                 raise BadGraph("only a graph has a name")
             graph.name = value
         else:
-            raise BadGraph("cannot assign to this", got=ast.unparse(target))
+            raise BadGraph("unsupported assignment target", got=ast.unparse(target))
 
     def value(self, node: ast.expr) -> Any:
         follow = _FOLLOW.get(type(node))
         if follow is None:
             raise BadGraph(
-                "only literals, tensors and builder calls are understood here", got=ast.unparse(node)[:120]
+                "only literals, tensors and builder calls are accepted here", got=ast.unparse(node)[:120]
             )
         return follow(self, node)
 
     def _constant(self, node: ast.Constant) -> Any:
         if node.value is ...:
             raise BadGraph(
-                "a constant was left out of this text", near="print it with to_python(graph, limit=None)"
+                "a constant is missing from this text",
+                near="print the text with to_python(graph, limit=None)",
             )
         return node.value
 
@@ -182,7 +190,7 @@ class _Script:
 
     def _dict(self, node: ast.Dict) -> Any:
         if any(key is None for key in node.keys):
-            raise BadGraph("only plain dictionaries are understood here", got=ast.unparse(node)[:120])
+            raise BadGraph("only plain dictionaries are accepted here", got=ast.unparse(node)[:120])
         return {
             self.value(key): self.value(item) for key, item in zip(node.keys, node.values, strict=True) if key
         }
@@ -194,15 +202,15 @@ class _Script:
         return -value
 
     def _binary(self, node: ast.BinOp) -> Any:
-        """Complex numbers are written as a sum."""
+        """Evaluate a complex number, which is written as a sum."""
         left, right = self.value(node.left), self.value(node.right)
         if not isinstance(right, complex) or not isinstance(node.op, ast.Add | ast.Sub):
-            raise BadGraph("only complex numbers are sums", got=ast.unparse(node)[:120])
+            raise BadGraph("only complex numbers can be sums", got=ast.unparse(node)[:120])
         return left + right if isinstance(node.op, ast.Add) else left - right
 
     def _name(self, node: ast.Name) -> Any:
         if node.id not in self.names:
-            raise BadGraph(f"{node.id!r} is not known here")
+            raise BadGraph(f"the name {node.id!r} is not defined here")
         return self.names[node.id]
 
     def _attribute(self, node: ast.Attribute) -> Any:
@@ -217,18 +225,21 @@ class _Script:
         elif owner is attr.Tensor and node.attr == "from_bytes":
             found = attr.Tensor.from_bytes
         if found is None:
-            raise BadGraph(f"{ast.unparse(node)} is not known here")
+            raise BadGraph(f"{ast.unparse(node)} is not supported here")
         return found
 
     def _subscript(self, node: ast.Subscript) -> Any:
         owner, key = self.value(node.value), self.value(node.slice)
         if isinstance(owner, dict) and key not in owner:
-            raise BadGraph(f"{ast.unparse(node)} is not there", near="large constants lie beside the text")
+            raise BadGraph(
+                f"{ast.unparse(node)} does not exist",
+                near="large constants are in a separate file next to the text",
+            )
         return owner[key]
 
     def _call(self, node: ast.Call) -> Any:
         if any(word.arg is None for word in node.keywords):
-            raise BadGraph("only plain keywords are understood here", got=ast.unparse(node)[:120])
+            raise BadGraph("only plain keywords are accepted here", got=ast.unparse(node)[:120])
         function = self.value(node.func)
         args = [self.value(argument) for argument in node.args]
         return function(*args, **{str(word.arg): self.value(word.value) for word in node.keywords})

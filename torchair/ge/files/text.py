@@ -1,11 +1,14 @@
-"""Graphs as text: `to_python` (a script of builder calls), `to_pbtxt` (for TensorBoard and Netron), `to_txt`
-(the message).
+"""Print graphs as text: `to_python` (builder calls), `to_pbtxt` (TensorBoard, Netron), `to_txt` (the
+message).
 
-The Python text follows the format other tools write, and adds what makes it loadable (`from_python`, also
-plain `exec`): `attrs=` for attributes that are no keyword of the builder, `outputs=` and `dependencies=`,
-`node_name=` wherever the automatic name would be another, the name and attributes of the graph, sub-graphs as
-`with` blocks, and `ge.add_op` for ops that no builder can express. Descriptors of ops inside the graph are
-not in it: inference fills them in.
+The Python text follows the format of other tools, and adds what makes it loadable (`from_python`, also plain
+`exec`):
+
+* `attrs=` for attributes that are not keywords of the builder, `outputs=` and `dependencies=`,
+* `node_name=` where the automatic name would differ, and the name and attributes of the graph,
+* sub-graphs as `with` blocks, and `ge.add_op` for ops that no builder can express.
+
+It omits the descriptors of ops inside the graph: inference fills them in.
 """
 
 from __future__ import annotations
@@ -50,13 +53,14 @@ HEADER = (
     "",
 )
 
-# What a script that runs by itself defines beside its tensors (`debug/dumps/graph_file.py`).
+# Names that a self-running script defines besides its tensors (`debug/dumps/graph_file.py`).
 RESERVED = ("graph", "constants", *SCRIPT_WORDS)
 
 
 def to_txt(graph: Graph, *, normalised: bool = False) -> str:
-    """The protobuf text of the `GraphDef`; of a `ModelDef` where the graph has sub-graphs. `normalised` is
-    the form handed to an engine.
+    """Return the protobuf text of the `GraphDef`, or of a `ModelDef` if the graph has sub-graphs.
+
+    `normalised` is the form that an engine reads.
     """
     written = _written(graph, normalised)
     if len(written) == 1:
@@ -67,8 +71,9 @@ def to_txt(graph: Graph, *, normalised: bool = False) -> str:
 
 
 def to_pbtxt(graph: Graph, *, normalised: bool = False) -> str:
-    """A node list that viewers read as a TensorFlow graph; descriptors are attributes `[i]name` and
-    `[o]name`, and the nodes of a sub-graph stand in a scope of its name.
+    """Return a node list that viewers read as a TensorFlow graph.
+
+    Descriptors are attributes `[i]name` and `[o]name`; the nodes of a sub-graph are in a scope with its name.
     """
     lines: list[str] = []
     for number, part in enumerate(_written(graph, normalised)):
@@ -77,7 +82,7 @@ def to_pbtxt(graph: Graph, *, normalised: bool = False) -> str:
 
 
 def _written(graph: Graph, normalised: bool) -> list[Any]:
-    """The messages of a graph and of its sub-graphs."""
+    """Return the messages of a graph and of its sub-graphs."""
     messages = [to_graph_def(part) for part in (graph, *graph.subgraphs.values())]
     for message in messages if normalised else ():
         add_graph_attributes(message)
@@ -115,8 +120,10 @@ def _pbtxt_edge(edge: str, scope: str) -> str:
 def to_python(
     graph: Graph, *, limit: int | None = 4096, beside: dict[str, torch.Tensor] | None = None
 ) -> str:
-    """A script of builder calls. Constants of more than `limit` elements are put into `beside` and read from
-    a dictionary `constants`; without `beside` they are shown as `...`, and the text cannot be loaded.
+    """Return a script of builder calls.
+
+    Constants of more than `limit` elements are put into `beside` and read from a dictionary `constants`;
+    without `beside` they are printed as `...`, and the text cannot be loaded.
     """
     lines = list(HEADER)
     lines += _Printer(graph, Large(limit, beside)).lines()
@@ -131,19 +138,19 @@ def to_python(
 
 @dataclass(frozen=True)
 class Large:
-    """What is done with constants of more than `limit` elements: they go to `beside`, or are left out."""
+    """Handle constants of more than `limit` elements: store them in `beside` or omit them."""
 
     limit: int | None
     beside: dict[str, torch.Tensor] | None
 
     def has(self, stored: TensorAttr) -> bool:
-        """Is this such a constant? What `ge.Const` would make another of is none."""
+        """Return whether this is such a constant; one that `ge.Const` would change is not."""
         if self.limit is None or stored.value.numel() <= self.limit:
             return False
         return self.beside is None or const_attr(stored.value, stored.dtype) == stored
 
     def text(self, op: Op, stored: TensorAttr) -> str:
-        """The first argument of its `ge.Const`."""
+        """Return the first argument of its `ge.Const`."""
         if self.beside is None:
             return "..."
         key = f"{op.name}_{len(self.beside)}"  # sub-graphs may use a name again
@@ -152,9 +159,7 @@ class Large:
 
 
 class _Printer:
-    """Prints one graph. A shadow graph is named along, so that the printer knows which names come by
-    themselves.
-    """
+    """Print one graph. A shadow graph is named in parallel to determine which names are automatic."""
 
     def __init__(self, graph: Graph, large: Large, named: bool = False) -> None:
         self.graph = graph
@@ -165,10 +170,10 @@ class _Printer:
         self.waited_for = {before for op in graph.ops for before in op.after}
         self.calls = {op: _const_call(op, large) for op in graph.ops if op.type == "Const"}
         self.inlined = {op for op in self.calls if self._can_inline(op)}
-        # Constants written without a name, by what `ge.Const` recognises equal ones: writing it again gives
-        # the same op.
+        # Constants written without a name, by the key that `ge.Const` uses for equal ones: writing it again
+        # gives the same op.
         self.shared: dict[Hashable, Op] = {}
-        # Lines that must stand before the one being made.
+        # Lines that must come before the one being printed.
         self.before: list[str] = []
         self.source = ""
         self.origin: Origin | None = None
@@ -187,16 +192,16 @@ class _Printer:
         return [*lines, *self._attributes()] or ["pass"]
 
     def _attributes(self) -> list[str]:
-        """Those of the graph, and how it is fed and what it returns."""
+        """Return the attributes of the graph, and how it is fed and what it returns."""
         attrs, lines = dict(self.graph.attrs), []
         try:
             attrs |= runtime_attrs(self.graph)
         except NotPossible as error:
-            lines.append(f"# how it is fed and what it returns is left out: {error.what}")
+            lines.append(f"# feeds and results are omitted: {error.what}")
         return [*lines, f"current_graph().attrs.update({_mapping(attrs)})"] if attrs else lines
 
     def _comments(self, op: Op) -> list[str]:
-        """Where the user wrote it, and the FX node, when they change."""
+        """Return the user's source line and the FX node, when they change."""
         origin = op.origin
         if origin is None or not origin.source or origin is self.origin:
             return []
@@ -219,7 +224,10 @@ class _Printer:
         return ", ".join(parts)
 
     def _call(self, op: Op) -> str:
-        """The builder call, general where no builder fits. Inputs come first: they may create constants."""
+        """Return the builder call, or the general call if no builder fits.
+
+        Inputs come first: they may create constants.
+        """
         proto = op.prototype
         if op.type == "Const" and self.calls[op] is not None and not op.after:
             return self._const(op)
@@ -242,8 +250,9 @@ class _Printer:
         return shown
 
     def _operand(self, tensor: Tensor) -> str:
-        """A variable, or the constant itself. One that is read again needs a variable, unless equal ones are
-        one op.
+        """Return a variable, or the constant itself.
+
+        A constant that is read again needs a variable, unless equal ones are one op.
         """
         op = tensor.op
         if op not in self.inlined:
@@ -289,7 +298,7 @@ class _Printer:
         return [f"dependencies=[{', '.join(shown)}]"]
 
     def _general(self, op: Op) -> str:
-        """`ge.add_op(type, inputs, attributes, outputs)`: slots and outputs exactly as they are."""
+        """Return `ge.add_op(type, inputs, attributes, outputs)`: slots and outputs exactly as they are."""
         slots = [
             f"{slot.name!r}: {'None' if slot.tensor is None else self._operand(slot.tensor)}"
             for slot in op.slots
@@ -307,7 +316,7 @@ class _Printer:
         return f"ge.add_op({', '.join([*parts, self._node_name(op, always=True)])})"
 
     def _node_name(self, op: Op, always: bool) -> str:
-        """`node_name="…"`, or nothing where the builder comes to the same name by itself."""
+        """Return `node_name="…"`, or nothing if the builder chooses the same name by itself."""
         if not always and self._comes_by_itself(op):
             return ""
         self.shadow.by_name[op.name] = op
@@ -322,7 +331,7 @@ class _Printer:
         return False
 
     def _can_inline(self, op: Op) -> bool:
-        """It is read, one call can write it, and nobody needs a variable for it."""
+        """Return whether the constant is read, one call can write it, and it needs no variable."""
         call = self.calls[op]
         count = self.readers.get(op.outputs[0], 0) if op.outputs else 0
         if call is None or not count or op.after or op in self.waited_for:
@@ -331,7 +340,7 @@ class _Printer:
 
     def _const(self, op: Op) -> str:
         call = self.calls[op]
-        assert call is not None, "asked before"
+        assert call is not None, "checked by the caller"
         if call.key is not None and self.shared.get(call.key) is op:
             return f"ge.Const({call.text})"
         if (call.key is None or call.key not in self.shared) and self._comes_by_itself(op):
@@ -343,14 +352,16 @@ class _Printer:
 
 @dataclass(frozen=True)
 class _ConstCall:
-    """The arguments of `ge.Const`; `key` is what equal constants share, None when each call makes an op."""
+    """Hold the arguments of `ge.Const`; `key` is what equal constants share, None when each call
+    makes an op.
+    """
 
     text: str
     key: Hashable | None
 
 
 def _const_call(op: Op, large: Large) -> _ConstCall | None:
-    """How one call writes this constant exactly; None when none can."""
+    """Return how one call writes this constant exactly, or None if none can."""
     stored, readable = op.attrs.get("value"), op.attrs.get("_readable_value")
     known = {"value", "_readable_value"} >= op.attrs.keys() and not op.slots and not op.subgraphs
     if not known or not isinstance(stored, TensorAttr) or [t.desc.name for t in op.outputs] != [""]:
@@ -366,7 +377,7 @@ def _const_call(op: Op, large: Large) -> _ConstCall | None:
         again = const_attr(value, stored.dtype)
     except (AirError, ValueError, TypeError, RuntimeError, OverflowError):
         return None
-    # What was read from a plain file has no more digits than are stored; it is shown as it was written.
+    # Constants from a plain file have no more digits than are stored; they are printed as they were written.
     same_digits = stored.exact is None or again.exact == stored.exact
     if again != stored or not same_digits or (readable is not None and repr(value) != text):
         return None
@@ -377,7 +388,7 @@ def _const_call(op: Op, large: Large) -> _ConstCall | None:
 
 
 def _stored_text(stored: TensorAttr) -> str:
-    """A number with all its digits, or all values of a tensor; `ge.Const` gives them their data type."""
+    """Return a number with all its digits, or all values of a tensor; `ge.Const` sets their data type."""
     if stored.exact is not None:
         return repr(stored.exact)
     value = stored.value
@@ -393,7 +404,7 @@ def _is_keyword(name: str, attr: Attr, proto: Prototype) -> bool:
 
 
 def _is_general(op: Op, proto: Prototype) -> bool:
-    """Something about this op is not what its builder would make."""
+    """Return whether the op differs from what its builder would create."""
     expected: list[tuple[str, Tensor | None]] = []
     for param, value in zip(proto.inputs, op.arguments().values(), strict=True):
         if isinstance(value, list):
@@ -411,15 +422,15 @@ def _is_general(op: Op, proto: Prototype) -> bool:
         expected != [(slot.name, slot.tensor) for slot in op.slots]
         or outputs != [tensor.desc.name for tensor in op.outputs]
         or bool(op.subgraphs)
-        # Who reads the text may not know the user's prototypes.
+        # Readers of the text may not have the user's prototypes.
         or not catalogue().is_builtin(op.type)
-        or not all(_builder_takes(name, attr, proto) for name, attr in op.attrs.items())
+        or not all(_builder_accepts(name, attr, proto) for name, attr in op.attrs.items())
         or any(row.required and row.name not in op.attrs for row in proto.attrs)
         or (op.type in INPUT_TYPES and "index" not in op.attrs)
     )
 
 
-def _builder_takes(name: str, attr: Attr, proto: Prototype) -> bool:
+def _builder_accepts(name: str, attr: Attr, proto: Prototype) -> bool:
     row = proto.attr_by_name.get(name)
     if row is not None:
         return type(attr) is BY_PROTOTYPE.get(row.type)
@@ -427,7 +438,7 @@ def _builder_takes(name: str, attr: Attr, proto: Prototype) -> bool:
 
 
 def _output_counts(op: Op, proto: Prototype) -> dict[str, tuple[str, int]]:
-    """For every output of the prototype its kind and how many tensors it has here."""
+    """Return for every output of the prototype its kind and how many tensors it has here."""
     names = {tensor.desc.name for tensor in op.outputs}
     counts: dict[str, tuple[str, int]] = {}
     for param in proto.outputs:
@@ -439,8 +450,8 @@ def _output_counts(op: Op, proto: Prototype) -> dict[str, tuple[str, int]]:
 
 
 def _variables(graph: Graph) -> dict[Tensor, str]:
-    """`Add_1:0` is `Add_1_0`; names that would collide get underscores."""
-    made: dict[Tensor, str] = {}
+    """Name the variables: `Add_1:0` is `Add_1_0`; names that would collide get underscores."""
+    results: dict[Tensor, str] = {}
     taken = {"ge", "torch", "tensor", "float", "current_graph", "inf", "nan", "_", *RESERVED}
     for op in graph.ops:
         for tensor in op.outputs:
@@ -449,8 +460,8 @@ def _variables(graph: Graph) -> dict[Tensor, str]:
             while name in taken:
                 name += "_"
             taken.add(name)
-            made[tensor] = name
-    return made
+            results[tensor] = name
+    return results
 
 
 def _mapping(attrs: Mapping[str, Attr]) -> str:
@@ -467,7 +478,7 @@ def _attr(attr: Attr) -> str:
 
 
 def _value(value: Any) -> str:
-    """`repr`, with floats that have no literal spelled as calls."""
+    """Return the `repr` of a value, with calls for floats that have no literal."""
     if isinstance(value, list | tuple):
         inner = ", ".join(map(_value, value))
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
@@ -481,8 +492,9 @@ def _one_line(text: str) -> str:
 
 
 def fx_code(origin: Origin) -> str:
-    """`add: float32[2, s0]cpu = aten.add.Tensor(x: float32[2, s0]cpu, 1)`: an FX call with what flows through
-    it.
+    """Print an FX call with its fake values.
+
+    For example: `add: float32[2, s0]cpu = aten.add.Tensor(x: float32[2, s0]cpu, 1)`.
     """
     node = origin.node
     if node is None:

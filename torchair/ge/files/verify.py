@@ -1,6 +1,6 @@
-"""Is a graph valid? Checked between passes under `engine_config.verify`, and in tests.
+"""Check that a graph is valid, between passes under `engine_config.verify`, and in tests.
 
-Every check raises one `BadGraph` that names the op, what was found, and what its prototype says.
+Every check raises one `BadGraph` that names the op, the value found, and its prototype.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, ConstantResult, Graph, O
 from torchair.ge.prototype import AttrParam, Param, Prototype, catalogue
 from torchair.ge.schema.formats import formats_of
 from torchair.ge.schema.op_dtypes import taken, undeclared
-from torchair.ge.toposort import out_of_place, sort_ops
+from torchair.ge.toposort import first_misplaced, sort_ops
 
 
 def verify(graph: Graph) -> None:
-    """Raise `BadGraph` for the first thing that is wrong in this graph or its sub-graphs."""
+    """Raise `BadGraph` for the first fault in this graph or its sub-graphs."""
     for part in (graph, *graph.subgraphs.values()):
         _names(part)
         for op in part.ops:
@@ -39,19 +39,23 @@ EVERY_GRAPH = False
 
 
 def verify_emitted(graph: Graph) -> None:
-    """Raise `BadGraph` for the first op that an engine would not take: a type that its prototype does not
-    declare, an image without its format. Graphs of other producers may know better, ours may not.
+    """Raise `BadGraph` for the first op that an engine would reject.
+
+    The fault is a type that its prototype does not declare, or an image without its format. Graphs of other
+    producers may use newer prototypes, torchair's own may not.
     """
     for part in (graph, *graph.subgraphs.values()):
         for op in part.ops:
             for slot, dtype in undeclared(op):
                 raise _wrong(
-                    f"{_shown(op)} takes no {dtype} as {slot!r}", op, near=" ".join(taken(op.type, slot))
+                    f"{_shown(op)} does not accept {dtype} as {slot!r}",
+                    op,
+                    near=" ".join(taken(op.type, slot)),
                 )
             for name, formats in formats_of(op).items():
                 if name not in op.attrs or op.attrs[name].value != formats:
                     raise _wrong(
-                        f"{_shown(op)} must say {name} = {formats}",
+                        f"{_shown(op)} must have {name} = {formats}",
                         op,
                         got=repr(op.attrs.get(name)),
                         next="build ops with torchair.ge",
@@ -78,18 +82,21 @@ def _names(graph: Graph) -> None:
                 f"{graph.name} has two ops called {op.name!r}",
                 op,
                 got=f"a {seen[op.name].type} and a {op.type}",
-                next="names come from Graph.new_name, or must be unused",
+                next="use Graph.new_name, or choose an unused name",
             )
         if graph.by_name.get(op.name) is not op:
-            raise _wrong(f"{graph.name}.by_name does not know {op.name!r}", op, next="add ops with Graph.add")
+            raise _wrong(f"{graph.name}.by_name has no op {op.name!r}", op, next="add ops with Graph.add")
         seen[op.name] = op
     if len(graph.by_name) != len(seen):
         gone = ", ".join(sorted(graph.by_name.keys() - seen.keys()))
-        raise _wrong(f"{graph.name}.by_name lists ops that are gone: {gone}", next="use Graph.remove")
+        raise _wrong(
+            f"{graph.name}.by_name lists ops that are not in the graph: {gone}",
+            next="remove ops with Graph.remove",
+        )
 
 
 def _edges(graph: Graph) -> None:
-    """Every tensor that is read is an output of an op of this graph."""
+    """Check that every tensor that is read is an output of an op of this graph."""
     for op in graph.ops:
         for slot in op.slots:
             if slot.tensor is not None:
@@ -110,25 +117,25 @@ def _edge(graph: Graph, op: Op, name: str, tensor: Tensor) -> None:
     made = tensor.op.outputs
     if tensor.index >= len(made) or made[tensor.index] is not tensor:
         raise _wrong(
-            f"{_shown(op)}: input {name!r} reads {tensor.tensor}, which {tensor.op.name} does not make",
+            f"{_shown(op)}: input {name!r} reads {tensor.tensor}, which is not an output of {tensor.op.name}",
             op,
             near=", ".join(output.tensor for output in made),
         )
 
 
 def _order(graph: Graph) -> None:
-    found = out_of_place(graph)
+    found = first_misplaced(graph)
     if found is None:
         return
     op, before = found
     shadow = Graph(graph.name)
     shadow.ops = list(graph.ops)
-    sort_ops(shadow)  # raises for a circle
+    sort_ops(shadow)  # raises if there is a cycle
     how = "reads" if before in [tensor.op for tensor in op.inputs] else "runs after"
     raise _wrong(
-        f"{_shown(op)} {how} {before.name}, which stands behind it",
+        f"{_shown(op)} {how} {before.name}, which comes after it",
         op,
-        got=f"places {graph.ops.index(op)} and {graph.ops.index(before)}",
+        got=f"positions {graph.ops.index(op)} and {graph.ops.index(before)}",
         next="insert new ops before their readers, or call torchair.ge.toposort.sort_ops",
     )
 
@@ -140,12 +147,12 @@ def _shown(op: Op) -> str:
 def _outputs_belong(op: Op) -> None:
     for number, tensor in enumerate(op.outputs):
         if tensor.op is not op or tensor.index != number:
-            raise _wrong(f"output {number} of {_shown(op)} says it is {tensor.tensor}", op)
+            raise _wrong(f"output {number} of {_shown(op)} has the edge name {tensor.tensor}", op)
 
 
 @dataclass(frozen=True)
 class _Rules:
-    """A prototype prepared for look-ups."""
+    """Hold a prototype prepared for look-ups."""
 
     proto: Prototype
     inputs: dict[str, Param]
@@ -176,7 +183,7 @@ def _against_prototype(op: Op, subgraphs: Collection[str]) -> None:
     if op.type not in catalogue():
         return
     rules = _rules(op.type)
-    if rules.proto is not catalogue()[op.type]:  # it has been defined anew
+    if rules.proto is not catalogue()[op.type]:  # the prototype has been defined again
         _rules.cache_clear()
         rules = _rules(op.type)
     _inputs(op, rules)
@@ -193,7 +200,7 @@ def _against_prototype(op: Op, subgraphs: Collection[str]) -> None:
 def _grouped(
     op: Op, side: str, names: Iterable[str], params: dict[str, Param], proto: Prototype
 ) -> dict[str, int]:
-    """How many slots each parameter has. The slots of a list are numbered from 0."""
+    """Return how many slots each parameter has. The slots of a list are numbered from 0."""
     counts: dict[str, int] = {}
     for name in names:
         param = params.get(name)
@@ -207,7 +214,7 @@ def _grouped(
                 what = (
                     f"has no {side} {name!r}"
                     if stem == name
-                    else f"{side} {name!r} stands where '{stem}{count}' belongs"
+                    else f"{side} {name!r} is where '{stem}{count}' belongs"
                 )
                 raise _wrong(f"{op.name}: {op.type} {what}", op, near=f"{_close(name, params)}; {proto}")
             counts[stem] = count + 1
@@ -249,12 +256,15 @@ def _outputs(op: Op, rules: _Rules) -> None:
     ]
     if missing:
         raise _wrong(
-            f"{op.name}: {op.type} makes the output {missing[0]!r}", op, got=str(names), near=str(rules.proto)
+            f"{op.name}: the output {missing[0]!r} of {op.type} is missing",
+            op,
+            got=str(names),
+            near=str(rules.proto),
         )
     declared = [name for name in rules.outputs if name in counts]
     if list(counts) != declared:
         raise _wrong(
-            f"{op.name}: the outputs of {op.type} stand in another order",
+            f"{op.name}: the outputs of {op.type} are in another order",
             op,
             got=str(names),
             near=str(rules.proto),
@@ -275,7 +285,7 @@ def _attributes(op: Op, rules: _Rules) -> None:
             )
         if kind is not None and type(value) not in (kind, Raw):
             raise _wrong(
-                f"{op.name}: attribute {name!r} is {kind.__name__}",
+                f"{op.name}: attribute {name!r} must be of type {kind.__name__}",
                 op,
                 got=repr(value),
                 near=str(rules.proto),
@@ -318,7 +328,8 @@ def _runtime_facts(graph: Graph) -> None:
     fed, inputs = graph.feeds.keys(), {op.name for op in graph.inputs}
     if fed != inputs:
         raise _wrong(
-            f"the graph inputs of {graph.name} and what feeds them differ",
-            got=f"without a feed: {sorted(inputs - fed)}; fed but not there: {sorted(fed - inputs)}",
+            f"the graph inputs of {graph.name} do not match its feeds",
+            got=f"inputs without a feed: {sorted(inputs - fed)}; feeds without an input: "
+            f"{sorted(fed - inputs)}",
             next="change graph.feeds together with the Data ops",
         )

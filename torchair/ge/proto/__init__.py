@@ -1,3 +1,4 @@
-"""The wire format of IR graphs: `schema` declares it, `write` and `read` translate between messages and
-`ge.Graph`.
+"""Define the wire format of IR graphs.
+
+`schema` declares it, `write` and `read` translate between messages and `ge.Graph`.
 """

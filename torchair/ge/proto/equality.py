@@ -1,4 +1,4 @@
-"""Are two graphs the same? The answer is the first difference in words, or None."""
+"""Compare two graphs; the result is the first difference as text, or None."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PLAIN = (Str, Int, Bool)
 
 
 def same_graph(a: Graph, b: Graph, *, descriptors: bool = True) -> str | None:
-    """The first difference between two graphs, or None when there is none.
+    """Return the first difference between two graphs, or None.
 
-    Origins are not compared, nor where a constant stands among the other ops: it has no effect. Feeds and
-    results are where both graphs have them. Descriptors are compared as they would be written.
-    `descriptors=False` leaves out all but those of graph inputs: what inference would fill in anyway.
+    Origins are not compared, nor the position of constants among the other ops, which has no effect. Feeds
+    and results are compared if both graphs have them. Descriptors are compared as they would be written.
+    `descriptors=False` compares only those of graph inputs: inference would fill in the others anyway.
     """
     found = _same_body(a, b, descriptors)
     if found is not None:
@@ -34,7 +34,7 @@ def same_graph(a: Graph, b: Graph, *, descriptors: bool = True) -> str | None:
 
 
 def same_attr(a: Attr, b: Attr) -> bool:
-    """Written the same: NaN equals NaN, and floats count as the 32 bits that are written."""
+    """Return whether attributes are written the same: NaN equals NaN, and floats count as 32 bits."""
     if type(a) is not type(b):
         return False
     if a is b or (isinstance(a, _PLAIN) and a.value == b.value):
@@ -129,7 +129,7 @@ def _first(facts: Sequence[tuple[str, Any, Any]]) -> str | None:
 
 
 def _shorten(x: Any, y: Any) -> str:
-    """Of two long lists only the first items that differ."""
+    """Reduce two long lists to the first items that differ."""
     if isinstance(x, list) and isinstance(y, list):
         for number, (p, q) in enumerate(zip(x, y, strict=False)):
             if p != q:

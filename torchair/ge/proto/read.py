@@ -1,9 +1,9 @@
 """Wire message -> Graph.
 
-Everything a message says is kept: attributes of kinds we have no word for as `Raw`, all other fields, known
-or unknown, as serialised `rest` of the graph, op or descriptor they stand on. Control edges are written back
-in front of data edges, and a graph whose ops are not in an order in which they can run is sorted; otherwise
-writing gives the same message again.
+Nothing in a message is lost: attributes of unknown kinds become `Raw`, and all other fields, known or
+unknown, become the serialized `rest` of their graph, op or descriptor. Control edges are written back before
+data edges, and a graph whose ops are not in an executable order is sorted; otherwise writing returns the same
+message.
 """
 
 from __future__ import annotations
@@ -57,34 +57,37 @@ _LISTS = (ListStr, ListInt, ListFloat, ListBool, ListDataType)
 
 
 def from_model(source: bytes | protobuf.Message) -> Graph:
-    """The main graph of a `ModelDef` (a message or its bytes), with the others as its sub-graphs."""
+    """Return the main graph of a `ModelDef` (a message or its bytes), with the others as its sub-graphs."""
     model = _parse("ModelDef", source)
     if not model.graph:
-        raise BadGraph("a model without a graph", next="check that this is an .air file")
+        raise BadGraph("the model has no graph", next="check that this is an .air file")
     parts = [_graph(message) for message in model.graph]
     main = parts[0]
     main.subgraphs = {part.name: part for part in parts[1:]}
     if len(main.subgraphs) != len(parts) - 1:
-        raise BadGraph("two sub-graphs have one name", got=", ".join(part.name for part in parts[1:]))
+        raise BadGraph("two sub-graphs have the same name", got=", ".join(part.name for part in parts[1:]))
     model.ClearField("graph")
     main.model_rest = _rest(model)
     return main
 
 
 def from_graph_def(source: bytes | protobuf.Message) -> Graph:
-    """The graph of a single `GraphDef`."""
+    """Return the graph of a single `GraphDef`."""
     return _graph(_parse("GraphDef", source))
 
 
 def _parse(name: str, source: bytes | protobuf.Message) -> Any:
-    """A message of our own: reading takes it apart, and the caller's may be of another registration."""
+    """Copy into a message of torchair's own schema: reading consumes it, and the caller's may use another
+    registration.
+    """
     data = source if isinstance(source, bytes) else source.SerializeToString()
     message = schema.message(name)
     try:
         message.ParseFromString(data)
     except protobuf.DecodeError as error:
         raise BadGraph(
-            f"these {len(data)} bytes are no {name}", next="check that the file is complete"
+            f"not a graph file: {len(data)} bytes cannot be parsed as a {name}",
+            next="check that the file is complete and is an .air file",
         ) from error
     return message
 
@@ -149,12 +152,16 @@ def _producer(graph: Graph, op: Op, edge: str) -> Op:
     name, colon, index = edge.rpartition(":")
     if not colon or not index.lstrip("-").isdigit() or name not in graph.by_name:
         near = difflib.get_close_matches(name, graph.by_name, n=3)
-        raise BadGraph(f"{op.name} reads {edge!r}, which no op of {graph.name} makes", near=", ".join(near))
+        raise BadGraph(
+            f"{op.name} reads {edge!r}, which is not an output of an op in {graph.name}", near=", ".join(near)
+        )
     return graph.by_name[name]
 
 
 def _slot(op: Op, stored: Desc, tensor: Edge | None) -> Slot:
-    """A descriptor that is a mere copy of the producer's stays one, so that it follows when the producer
+    """Read a slot.
+
+    A descriptor that is a mere copy of the producer's stays one, so that it follows when the producer
     changes.
     """
     slot = Slot(Desc(stored.name), tensor)
@@ -192,17 +199,17 @@ def _desc(message: Any) -> Desc:
 
 
 def _attributes(message: Any, proto: Prototype | None) -> dict[str, Attr]:
-    """Sorted by name: the order of a protobuf map means nothing."""
+    """Return attributes sorted by name: the order of a protobuf map has no meaning."""
     rows = proto.attr_by_name if proto is not None else {}
-    made: dict[str, Attr] = {}
+    results: dict[str, Attr] = {}
     for name in sorted(message.attr):
         wanted = BY_PROTOTYPE.get(rows[name].type) if name in rows else KNOWN.get(name)
-        made[name] = attribute(message.attr[name], wanted)
-    return made
+        results[name] = attribute(message.attr[name], wanted)
+    return results
 
 
 def attribute(message: Any, wanted: type[Attr] | None = None) -> Attr:
-    """An `AttrDef` as an attribute; `wanted` decides where the wire is ambiguous (empty lists)."""
+    """Convert an `AttrDef` to an attribute; `wanted` decides where the wire is ambiguous (empty lists)."""
     which = message.WhichOneof("value")
     if which == "t":
         return _tensor(message)
@@ -210,16 +217,16 @@ def attribute(message: Any, wanted: type[Attr] | None = None) -> Attr:
     if kind is None:
         return _raw(message)
     try:
-        made = kind(kind.get(message))
+        result = kind(kind.get(message))
     except UnicodeDecodeError:
         return _raw(message)
     if which == "list":
-        made.stored_tag = message.list.val_type
+        result.stored_tag = message.list.val_type
     again = schema.attr_def()
-    made.merge_to(again)
-    # The sign and payload of a NaN do not survive Python, and mean nothing.
-    is_same = again.SerializeToString() == message.SerializeToString() or _has_nan(made.value)
-    return made if is_same else _raw(message)
+    result.merge_to(again)
+    # Sign and payload of a NaN do not survive in Python, and have no meaning.
+    is_same = again.SerializeToString() == message.SerializeToString() or _has_nan(result.value)
+    return result if is_same else _raw(message)
 
 
 def _has_nan(value: Any) -> bool:
@@ -233,8 +240,9 @@ def _raw(message: Any) -> Attr:
 
 
 def _list_kind(message: Any, wanted: type[Attr] | None) -> type[Attr] | None:
-    """The wanted kind if it fits, else the one its tag or its content names. Untagged and empty reads as
-    strings.
+    """Return the wanted kind if it fits, else the kind of its tag or content.
+
+    An untagged empty list is read as strings.
     """
     candidates: tuple[type[Attr], ...] = (*_LISTS, Layouts)
     if wanted in candidates:
@@ -246,7 +254,7 @@ def _list_kind(message: Any, wanted: type[Attr] | None) -> type[Attr] | None:
 
 
 def _tensor(message: Any) -> Attr:
-    """Its bytes are taken without copying them more than once; an unusual message is passed on as it is."""
+    """Read a tensor with at most one copy of its bytes; an unusual message is passed on unchanged."""
     whole = message.t
     desc = schema.message("TensorDescriptor")
     desc.CopyFrom(whole.desc)
@@ -255,20 +263,20 @@ def _tensor(message: Any) -> Attr:
     shape = tuple(desc.shape.dim) if desc.HasField("shape") else None
     layout = desc.layout
     _clear(desc, *(("dtype",) if known else ()), "shape", "layout")
-    made = Tensor.from_bytes(whole.data, dtype, shape, layout, _rest(desc))
+    result = Tensor.from_bytes(whole.data, dtype, shape, layout, _rest(desc))
     again = schema.message("TensorDescriptor")
-    made.describe_to(again)
+    result.describe_to(again)
     usual = (
         whole.HasField("desc")
         and again == whole.desc
         and _only(message, "t")
         and _only(whole, "desc", "data")
     )
-    return made if usual else _raw(message)
+    return result if usual else _raw(message)
 
 
 def _only(message: Any, *fields: str) -> bool:
-    """Nothing is set but these fields, and nothing unknown."""
+    """Return whether only these fields are set, and no unknown ones."""
     sizes = 0
     for descriptor, value in message.ListFields():
         if descriptor.name not in fields:
@@ -278,7 +286,7 @@ def _only(message: Any, *fields: str) -> bool:
 
 
 def _field_size(value: Any) -> int:
-    """Bytes of a length-delimited field with a one-byte tag."""
+    """Return the size in bytes of a length-delimited field with a one-byte tag."""
     length = len(value) if isinstance(value, bytes) else value.ByteSize()
     return 1 + max(1, -(-length.bit_length() // 7)) + length
 

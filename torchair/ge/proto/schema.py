@@ -1,8 +1,8 @@
-"""The protobuf schema of IR graphs (package `ge.proto`, proto3) as rows; classes are built on first use.
+"""Declare the protobuf schema of IR graphs (package `ge.proto`, proto3) as text; create classes on first use.
 
-It lives in a descriptor pool of its own, so another library that registers `ge.proto` in the same process is
-no conflict, and no protoc is needed. A row is `number name: type`, with `*` for repeated and `(group)` for a
-member of a oneof.
+The schema uses its own descriptor pool, so another library may register `ge.proto` in the same process, and
+no protoc is needed. A line is `number name: type`, with `*` for repeated and `(group)` for a member of a
+oneof.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ MESSAGES: dict[str, str] = {
     "AttrDef.ListListInt.ListInt": "1 list_i: int64*",
     "AttrDef.ListListFloat": "1 list_list_f: ListFloat*",
     "AttrDef.ListListFloat.ListFloat": "1 list_f: float*",
-    # Attribute groups: later stages of a vendor toolchain add them; we carry them.
+    # Attribute groups: later stages of a vendor toolchain add them; torchair preserves them.
     "AttributeDef": """
         1 s: bytes (value); 2 i: int64 (value); 3 f: float (value); 4 b: bool (value); 5 bt: bytes (value)""",
     "OtherGroupDef": "1 attr: map<string, AttributeDef>",
@@ -81,7 +81,7 @@ MESSAGES: dict[str, str] = {
     "MemQueueAttrDef": "1 id: int64; 2 depth: int64; 3 buf_num: int64; 4 name: string",
     "MemBufAttrDef": "1 id: int64; 2 name: string",
     "MemOptAttrDef": "1 reuse_id: int64; 2 ref_tensor: int64; 3 merge_scope: int64",
-    # Newer writers have `align` as a string: it then lands in the unknown fields, which are kept.
+    # Newer writers have `align` as a string: it then becomes an unknown field, which is preserved.
     "AxisDef": """
         1 id: int64; 2 name: string; 3 axis_type: int32; 4 bind_block: bool; 5 size: string;
         6 align: int32; 7 from: int64*; 8 split_pair_other_id: int64; 9 allow_oversize_axis: bool;
@@ -108,7 +108,8 @@ MESSAGES: dict[str, str] = {
     "AttrGroups": "1 other_group_def: OtherGroupDef; 2 attr_group_def: AttrGroupDef*",
 }  # fmt: skip
 
-# Values count from 0. The wire numbers of data types: descriptors use these, attributes the runtime numbers.
+# Values count from 0. These are the wire numbers of data types, used in descriptors; attributes use the
+# runtime numbers.
 ENUMS: dict[str, str] = {
     "DataType": """
         DT_UNDEFINED DT_FLOAT DT_FLOAT16 DT_INT8 DT_UINT8 DT_INT16 DT_UINT16 DT_INT32 DT_INT64 DT_UINT32
@@ -127,12 +128,12 @@ _SCALARS = ("string", "bytes", "bool", "float", "int32", "int64", "uint32", "uin
 
 
 def message(name: str) -> Any:
-    """A new, empty message: `message("ModelDef")`."""
+    """Return a new, empty message: `message("ModelDef")`."""
     return _classes()[name]()
 
 
 def attr_def() -> Any:
-    """A new, empty `AttrDef`."""
+    """Return a new, empty `AttrDef`."""
     return _classes()["AttrDef"]()
 
 
@@ -148,15 +149,17 @@ def _classes() -> dict[str, Any]:
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
     file = descriptor_pb2.FileDescriptorProto(name="torchair/ge_ir.proto", package=PACKAGE, syntax="proto3")
-    made: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, rows in MESSAGES.items():
         parent, _, own = name.rpartition(".")
-        made[name] = made[parent].nested_type.add(name=own) if parent else file.message_type.add(name=own)
+        results[name] = (
+            results[parent].nested_type.add(name=own) if parent else file.message_type.add(name=own)
+        )
         for row in rows.split(";"):
-            _add_field(made[name], name, row.strip())
+            _add_field(results[name], name, row.strip())
     for name, values in ENUMS.items():
         parent, _, own = name.rpartition(".")
-        enum = made[parent].enum_type.add(name=own) if parent else file.enum_type.add(name=own)
+        enum = results[parent].enum_type.add(name=own) if parent else file.enum_type.add(name=own)
         for number, value in enumerate(values.split()):
             enum.value.add(name=value, number=number)
     return file
@@ -186,7 +189,9 @@ def _add_field(holder: Any, scope: str, row: str) -> None:
 
 
 def _set_type(field: Any, scope: str, kind: str) -> None:
-    """A scalar by its word; a message or enum by its name, looked up from the inside out."""
+    """Set the type of a field: a scalar by its word; a message or enum by name, looked up from the inside
+    out.
+    """
     types = descriptor_pb2.FieldDescriptorProto
     if kind in _SCALARS:
         field.type = getattr(types, f"TYPE_{kind.upper()}")

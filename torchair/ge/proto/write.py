@@ -1,5 +1,5 @@
-"""Graph -> wire message. What a `Graph` does not carry (origins, Python objects of a TorchOp) is not on the
-wire either.
+"""Graph -> wire message. The wire omits what a `Graph` does not carry: origins, Python objects of a
+TorchOp.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torchair.ge.proto import schema
 from torchair.ge.schema.descriptor import input_desc, output_desc
 from torchair.ge.schema.runtime_attrs import exact_attrs, runtime_attrs
 
-# The most bytes one protobuf message can have.
+# Maximum size of one protobuf message in bytes.
 LIMIT = 2**31 - 1
 _PLACEMENTS = {"CPU": 0, "NPU": 1}
 _CONTROL = ":-1"
 
 
 def to_model(graph: Graph, *, normalised: bool = False, runtime: bool = False) -> Any:
-    """A `ModelDef`: the graph, then its sub-graphs.
+    """Return a `ModelDef`: the graph, then its sub-graphs.
 
-    `normalised` is the form handed to an engine or an `.air` file; `runtime` adds how inputs are fed, what is
-    returned and the digits of numbers that 32 bits do not hold, so that `read.from_model` gives a graph that
-    runs like this one.
+    `normalised` is the form for an engine or an `.air` file. `runtime` adds how inputs are fed, what is
+    returned and the digits of numbers that 32 bits do not hold, so that `read.from_model` returns a graph
+    that runs like this one.
     """
     model = schema.message("ModelDef")
     model.MergeFromString(graph.model_rest)
@@ -46,19 +46,19 @@ def to_model(graph: Graph, *, normalised: bool = False, runtime: bool = False) -
 
 
 def to_bytes(graph: Graph, *, normalised: bool = False, runtime: bool = False) -> bytes:
-    """The model as bytes, always the same ones for the same graph."""
+    """Return the model as bytes, always the same ones for the same graph."""
     model = to_model(graph, normalised=normalised, runtime=runtime)
     size = model.ByteSize()
     if size > LIMIT:
         raise NotPossible(
-            f"the graph {graph.name} takes {size} bytes, one file can hold {LIMIT}",
-            next="keep the weights in files of their own",
+            f"the graph {graph.name} has {size} bytes, but one file can hold {LIMIT}",
+            next="export the weights to separate files",
         )
     return bytes(model.SerializeToString(deterministic=True))
 
 
 def to_graph_def(graph: Graph) -> Any:
-    """A `GraphDef` of this graph alone."""
+    """Return a `GraphDef` of this graph alone."""
     written = schema.message("GraphDef")
     written.MergeFromString(graph.rest)
     written.name = graph.name
@@ -110,16 +110,19 @@ def _refuse_objects(graph: Graph) -> None:
     for op in graph.ops:
         if op.objects:
             raise NotPossible(
-                f"{op.name} calls {op.attrs['target'].value} with Python objects that no file can hold",
+                f"{op.name} calls {op.attrs['target'].value} with Python objects that cannot be written "
+                "to a file",
                 at=op.origin.source if op.origin else "",
                 got=", ".join(f"{key}: {type(value).__name__}" for key, value in op.objects.items()),
-                next="give this op a converter, or take it out of the part that is exported or cached",
+                next="register a converter for this op, or remove it from the exported or cached part of "
+                "the model",
             )
 
 
 def add_graph_attributes(written: Any, *, npu: bool | None = None) -> None:
-    """Write where inputs live, the data types of the outputs and the kind of engine. `npu` None: as this
-    process has it.
+    """Write where inputs live, the data types of the outputs and the kind of engine.
+
+    `npu` None means: as in this process.
     """
     inputs = sorted((op for op in written.op if op.type in INPUT_TYPES), key=lambda op: op.attr["index"].i)
     placements = [_PLACEMENTS.get(op.output_desc[0].device_type, -1) for op in inputs]
@@ -133,7 +136,7 @@ def add_graph_attributes(written: Any, *, npu: bool | None = None) -> None:
 
 
 def normalise(written: Any) -> None:
-    """The last step before a `GraphDef` is handed over: names listed, layouts and data types filled in."""
+    """Complete a `GraphDef` before it leaves torchair: fill in name lists, layouts and data types."""
     for op in written.op:
         for side, descs in (("input", op.input_desc), ("output", op.output_desc)):
             ListStr([desc.name for desc in descs]).merge_to(op.attr[f"_{side}_name_key"])
@@ -147,7 +150,8 @@ def normalise(written: Any) -> None:
             for number, layout in (Layouts.get(op.attr[name]) or ()) if name in op.attr else ():
                 if number >= len(descs):
                     raise BadGraph(
-                        f"{name!r} of {op.name!r} speaks of descriptor {number}, there are {len(descs)}"
+                        f"{name!r} of {op.name!r} refers to descriptor {number}, but there are only "
+                        f"{len(descs)}"
                     )
                 descs[number].layout = layout
 

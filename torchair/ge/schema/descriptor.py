@@ -1,6 +1,4 @@
-"""What the descriptors of a graph say: what is stored in them, completed by what is known to flow on the
-edge.
-"""
+"""Compute the descriptors of a graph: stored fields, completed by the known values on the edges."""
 
 from __future__ import annotations
 
@@ -15,7 +13,9 @@ from torchair.ge.host import Host, is_symbol
 
 
 def output_desc(tensor: Tensor) -> Desc:
-    """The descriptor of an output. Only graph inputs get their sizes here: engines infer all others."""
+    """Return the descriptor of an output. Only graph inputs get their sizes here: engines infer all
+    others.
+    """
     desc, meta = tensor.desc, tensor.meta
     if meta is None:
         return desc
@@ -28,8 +28,8 @@ def output_desc(tensor: Tensor) -> Desc:
 
 
 def input_desc(op: Op, slot: Slot) -> Desc:
-    """The descriptor of an input: its producer's, with what the slot says itself on top. A graph input
-    describes itself.
+    """Return the descriptor of an input: its producer's, overridden by the slot. A graph input describes
+    itself.
     """
     own = slot.desc
     source = slot.tensor
@@ -54,12 +54,12 @@ def input_desc(op: Op, slot: Slot) -> Desc:
 
 
 def dims(meta: torch.Tensor | Host) -> tuple[int, ...]:
-    """Sizes with -1 for symbols."""
+    """Return the sizes with -1 for symbols."""
     return tuple(-1 if is_symbol(size) else int(size) for size in meta.shape)
 
 
 def meta_text(meta: Any) -> str:
-    """The text other tools put into `_meta`; they leave the parenthesis of a tensor open."""
+    """Return the text of `_meta` as other tools write it; they leave the parenthesis of a tensor open."""
     if isinstance(meta, Host):
         value = list(meta.items) if meta.ndim else meta.value
         return f"{type(value)}({value})"

@@ -1,6 +1,7 @@
-"""Formats of images: which descriptors of an op say NCHW or NCDHW, from which an engine finds its channels.
+"""Define image formats: which descriptors of an op are NCHW or NCDHW, from which an engine finds its
+channels.
 
-All other descriptors say ND. Data are in torch's order whatever they say.
+All other descriptors are ND. Data are in torch's order whatever the format.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ INPUTS, OUTPUTS = "input_layout_info", "output_layout_info"
 
 @functools.cache
 def image_slots() -> dict[str, tuple[Sequence[str], Sequence[str]]]:
-    """The rows."""
+    """Load the table."""
     return {name: (inputs, outputs) for name, (inputs, outputs) in json.loads(SLOTS.read_text()).items()}
 
 
 def mark(op: Op) -> None:
-    """Let the descriptors of images say so."""
+    """Set the formats of image descriptors."""
     for name, layouts in formats_of(op).items():
         op.attrs[name] = Layouts(layouts)
 
 
 def formats_of(op: Op) -> dict[str, list[tuple[int, str]]]:
-    """What the two attributes of formats must say: (number of the descriptor, format)."""
+    """Return the content of the two format attributes: (index of the descriptor, format)."""
     if op.type not in image_slots():
         return {}
     inputs, outputs = image_slots()[op.type]

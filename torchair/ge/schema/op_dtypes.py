@@ -1,7 +1,7 @@
-"""Which data types an op takes: those of its prototype, and the few that prototypes forget.
+"""Define which data types an op accepts: those of its prototype, and a few that prototypes omit.
 
-Prototypes are what engines check graphs against, so an op is never given another type: `build` casts to a
-declared one that holds all values, or says that there is none.
+Engines check graphs against prototypes, so an op never gets another type: `build` casts to a declared type
+that holds all values, or reports that there is none.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torchair.ge.graph import INPUT_TYPES, Op
 from torchair.ge.host import Host
 from torchair.ge.prototype import Param, Prototype, catalogue
 
-FORGOTTEN = Path(__file__).parents[1] / "opdefs" / "forgotten_dtypes.json"
-"""Rows of (op, slot, data type, evidence), as patterns: taken, and missing in the prototype."""
+UNDECLARED_TYPES = Path(__file__).parents[1] / "opdefs" / "forgotten_dtypes.json"
+"""Entries of (op, slot, data type, evidence), as patterns: accepted, but missing in the prototype."""
 
 _INTEGERS = ("INT16", "INT32", "INT64")
 _SMALL_FLOATS = ("FLOAT16", "BF16", "FLOAT")
@@ -36,19 +36,21 @@ _HELD_BY: dict[str, tuple[str, ...]] = {
     "FLOAT16": ("FLOAT", "DOUBLE"), "BF16": ("FLOAT", "DOUBLE"), "FLOAT": ("DOUBLE",),
     "COMPLEX32": ("COMPLEX64", "COMPLEX128"), "COMPLEX64": ("COMPLEX128",),
 }  # fmt: skip
-"""Types that hold all values of a type and compute as it does, the narrowest first. Integers are not computed
-in floats: what wraps around would be rounded. Masks may be floats: they are compared with zero.
+"""Types that hold all values of a type and compute as it does, the narrowest first.
+
+Integers are not computed in floats: results that wrap around would be rounded. Masks may be floats: they are
+compared with zero.
 """
 
-NOT_TAKEN = re.compile("takes no [A-Z][A-Z0-9_]* as ")
-"""So it is said of an op that it has no type for a value."""
+NOT_ACCEPTED = re.compile("does not accept [A-Z][A-Z0-9_]* as ")
+"""Pattern of the message that an op has no type for a value."""
 _OF_THE_TYPE_ITSELF = ("Bitcast", "NextAfter")
-"""What these make depends on how values are stored: another type gives another result."""
+"""The results of these ops depend on how values are stored: another type gives another result."""
 
 
 @functools.cache
 def taken(op_type: str, slot: str) -> tuple[str, ...]:
-    """The names of the types an input takes; none: any."""
+    """Return the names of the types an input accepts; none: any."""
     param = _param(catalogue()[op_type], slot)
     if param is None or not param.dtypes:
         return ()
@@ -58,7 +60,7 @@ def taken(op_type: str, slot: str) -> tuple[str, ...]:
 
 
 def _param(proto: Prototype, slot: str) -> Param | None:
-    """Slots of a list are numbered; the name of a list may itself end in a digit."""
+    """Return the parameter of a slot. Slots of a list are numbered; its name may itself end in a digit."""
     for param in proto.inputs:
         if param.name == slot:
             return param
@@ -68,14 +70,14 @@ def _param(proto: Prototype, slot: str) -> Param | None:
 
 @functools.cache
 def forgotten() -> tuple[tuple[str, str, str, str], ...]:
-    """The rows."""
+    """Load the table."""
     return tuple(
-        (op, slot, dtype, evidence) for op, slot, dtype, evidence in json.loads(FORGOTTEN.read_text())
+        (op, slot, dtype, evidence) for op, slot, dtype, evidence in json.loads(UNDECLARED_TYPES.read_text())
     )
 
 
 def undeclared(op: Op) -> Iterator[tuple[str, str]]:
-    """(slot, name of its type) for each input whose type the op does not take."""
+    """Yield (slot, name of its type) for each input whose type the op does not accept."""
     if op.type not in catalogue() or op.type in INPUT_TYPES:
         return
     for slot in op.slots:
@@ -87,9 +89,9 @@ def undeclared(op: Op) -> Iterator[tuple[str, str]]:
 
 
 def casts(op: Op) -> dict[int, int]:
-    """The types to cast inputs to, by the number of the slot, so that the op takes them.
+    """Return the types to cast inputs to, by slot index, so that the op accepts them.
 
-    Inputs of one type stay of one type where the op takes it at both.
+    Inputs of one type stay of one type where the op accepts it for both.
     """
     found: dict[int, int] = {}
     for name, dtype in undeclared(op):
@@ -99,7 +101,7 @@ def casts(op: Op) -> dict[int, int]:
             continue
         wider = _holder(dtype, declared)
         if wider is None or op.type in _OF_THE_TYPE_ITSELF:
-            raise UnsupportedOp(f"{op.type} takes no {dtype} as {name}", near=" ".join(declared))
+            raise UnsupportedOp(f"{op.type} does not accept {dtype} as {name}", near=" ".join(declared))
         for number, slot in enumerate(op.slots):
             is_alike = slot.tensor is not None and dtypes.BY_RUNTIME[slot.tensor.dtype].name == dtype
             if slot.name == name or (is_alike and _takes(op.type, slot.name, wider)):
@@ -112,7 +114,7 @@ def _number(op: Op, name: str) -> int:
 
 
 def _is_size(op: Op, name: str) -> bool:
-    """Sizes, which are numbers on the host: they fit into 32 bits, unless one is known that does not."""
+    """Return whether the input is a size: a host number that fits into 32 bits, unless it is known not to."""
     tensor = op.slots[_number(op, name)].tensor
     meta = None if tensor is None else tensor.meta
     if not isinstance(meta, Host) or meta.dtype != torch.int64:
@@ -126,10 +128,10 @@ def _takes(op_type: str, slot: str, dtype: str) -> bool:
 
 
 def holds(wide: int, narrow: int) -> bool:
-    """Does a type hold all values of another, so that casts there and back change none?"""
+    """Return whether a type holds all values of another, so that a round-trip cast changes none."""
     return dtypes.BY_RUNTIME[wide].name in _HELD_BY.get(dtypes.BY_RUNTIME[narrow].name, ())
 
 
 def _holder(dtype: str, declared: tuple[str, ...]) -> str | None:
-    """The narrowest declared type that holds what this one holds."""
+    """Return the narrowest declared type that holds the values of this one."""
     return next((name for name in _HELD_BY.get(dtype, ()) if name in declared), None)

@@ -1,4 +1,4 @@
-"""Reference ops: on a device they write into an input, which is then one of their outputs."""
+"""List reference ops: on a device they write into an input, which is then one of their outputs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _ALIASES: dict[str, dict[int, int]] = {
     "GatherSelectionKvCache": {0: 0, 1: 1, 2: 2, 3: 3},
     "RecurrentGatedDeltaRule": {1: 4},
 }
-"""Number of the output -> number of the input that it is."""
+"""Output index -> index of the input that it aliases."""
 
 
 def aliases(op: Op) -> Iterator[tuple[int, int]]:
-    """(output, input slot) pairs that are one memory on a device."""
+    """Yield the (output, input slot) pairs that share memory on a device."""
     found = {i: i for i in range(len(op.outputs))} if op.type == "ScatterList" else _ALIASES.get(op.type, {})
     for output, slot in found.items():
         if output < len(op.outputs) and slot < len(op.slots) and op.slots[slot].tensor is not None:

@@ -1,8 +1,8 @@
-"""Runtime facts of a graph as private graph attributes, so that a graph written to a file can still be run.
+"""Store runtime facts of a graph as private graph attributes, so that a graph from a file can run.
 
-`_torchair_feeds` and `_torchair_results` hold `Graph.feeds` and `Graph.results` as JSON. A graph that comes
-without them gets the obvious ones: input number i is argument number i, and the results are what NetOutput
-reads. `_torchair_exact` holds the numbers of constants that their 32 bits on the wire do not, by op name.
+`_torchair_feeds` and `_torchair_results` hold `Graph.feeds` and `Graph.results` as JSON. A graph without them
+gets defaults: input i is argument i, and the results are those of NetOutput. `_torchair_exact` holds, by op
+name, the numbers of constants that 32 bits on the wire do not hold.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FEEDS, RESULTS, EXACT = "_torchair_feeds", "_torchair_results", "_torchair_exact
 
 
 def runtime_attrs(graph: Graph) -> dict[str, Attr]:
-    """The facts as attributes; none for a graph that has no facts (one just built by hand)."""
+    """Return the facts as attributes; a graph without facts (one just built by hand) has none."""
     if not graph.feeds and not graph.results:
         return {}
     feeds = {name: _write_feed(feed) for name, feed in graph.feeds.items()}
@@ -49,7 +49,7 @@ def runtime_attrs(graph: Graph) -> dict[str, Attr]:
 
 
 def exact_attrs(graph: Graph) -> dict[str, Attr]:
-    """The numbers of its constants that the wire would round, if there are any."""
+    """Return the numbers of its constants that the wire would round."""
     stored = {op.name: op.attrs.get("value") for op in graph.ops if op.type == "Const"}
     exact = {name: value.exact for name, value in stored.items() if isinstance(value, TensorAttr)}
     numbers = {name: number for name, number in exact.items() if number is not None}
@@ -57,7 +57,7 @@ def exact_attrs(graph: Graph) -> dict[str, Attr]:
 
 
 def take_runtime_attrs(graph: Graph) -> None:
-    """Fill `feeds` and `results` from the attributes, which go; else with the obvious ones."""
+    """Fill `feeds` and `results` from the attributes, which are removed, or with defaults."""
     _take_exact(graph)
     feeds, results = graph.attrs.pop(FEEDS, None), graph.attrs.pop(RESULTS, None)
     if feeds is None or results is None:
@@ -73,25 +73,25 @@ def _take_exact(graph: Graph) -> None:
     for name, number in (json.loads(written.value) if written is not None else {}).items():
         stored = graph.by_name[name].attrs.get("value") if name in graph.by_name else None
         if not isinstance(stored, TensorAttr) or stored.value.dtype != torch.float32:
-            raise BadGraph(f"{graph.name} has a number for {name!r}, which is no FLOAT constant")
+            raise BadGraph(f"{graph.name} has an exact number for {name!r}, which is not a FLOAT constant")
         stored.exact = number
 
 
 def _obvious_results(graph: Graph) -> list[Result]:
     output = graph.output
-    made: list[Result] = []
+    outputs: list[Result] = []
     for slot in output.slots if output is not None else ():
         if slot.tensor is None:
             continue
         desc = input_desc(output, slot) if output is not None else slot.desc
         known = desc.shape is not None and -2 not in desc.shape
         sizes = [2 if size < 0 else size for size in desc.shape or ()]
-        made.append(TensorResult(slot.tensor, _in_order(sizes, len(made)) if known else None))
-    return made
+        outputs.append(TensorResult(slot.tensor, _in_order(sizes, len(outputs)) if known else None))
+    return outputs
 
 
 def _in_order(sizes: Sequence[int], storage: int) -> Layout:
-    """Dims in their own order, whatever their sizes turn out to be."""
+    """Return the layout with dims in their own order, whatever their sizes turn out to be."""
     strides = [math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))]
     return Layout(
         tuple(sizes), tuple(strides), 0, torch.float32, torch.device("cpu"), storage, is_example=True
@@ -118,8 +118,9 @@ def _read_feed(graph: Graph, kind: str, numbers: list[int]) -> Feed:
             return RandomFeed(count)
         case _:
             raise BadGraph(
-                f"an input of {graph.name} is fed by {kind!r} of {numbers}",
-                near="'value' and 'random' (which is no more than ops) have one number, 'pack' has any",
+                f"input feed {kind!r} of {graph.name} has invalid argument numbers {numbers}",
+                near="'value' and 'random' (smaller than the number of random ops) have one number, "
+                "'pack' has any",
             )
 
 
@@ -138,13 +139,13 @@ def _write_result(graph: Graph, number: int, result: Result) -> dict[str, Any]:
             return {"kind": "constant", "value": value}
         case ConstantResult(value):
             raise NotPossible(
-                f"output {number} of {graph.name} is a Python object that no file can hold",
+                f"output {number} of {graph.name} is a Python object that cannot be written to a file",
                 got=f"{value!r} ({type(value).__name__})",
             )
 
 
 def as_written(result: Result) -> Result:
-    """A view whose sizes vary is read from its tensor, like any other result."""
+    """Return a view with symbolic sizes as a plain tensor result."""
     if isinstance(result, AliasResult) and any(map(is_symbol, result.layout.numbers)):
         return TensorResult(result.tensor, result.layout)
     return result
@@ -164,7 +165,7 @@ def _read_result(graph: Graph, row: dict[str, Any]) -> Result:
             return ConstantResult(value)
         case _:
             raise BadGraph(
-                f"{graph.name} returns something of no known kind",
+                f"{graph.name} has a result of an unknown kind",
                 got=str(row),
                 near="'tensor', 'number', 'alias' with the layout of a view, 'constant' with a value",
             )
@@ -174,12 +175,12 @@ def _find(graph: Graph, edge: str) -> Tensor:
     name, _, index = edge.rpartition(":")
     op = graph.by_name.get(name)
     if op is None or not 0 <= int(index) < len(op.outputs):
-        raise BadGraph(f"{graph.name} returns {edge!r}, which is none of its tensors")
+        raise BadGraph(f"{graph.name} returns {edge!r}, which is not one of its tensors")
     return op.outputs[int(index)]
 
 
 def _layout(layout: Layout) -> dict[str, Any]:
-    """Sizes and strides, an example of them where they are symbols."""
+    """Return sizes and strides, with an example of symbolic ones."""
     return {
         "sizes": [hint(size) for size in layout.sizes],
         "strides": [hint(step) for step in layout.strides],
@@ -197,12 +198,12 @@ def _as_layout(
     numbers = [*sizes, *strides, rest.get("offset", 0), rest.get("storage", 0)]
     if len(sizes) != len(strides) or not all(isinstance(number, int) and number >= 0 for number in numbers):
         raise BadGraph(
-            "a result has no layout that a tensor can have",
+            "a result has an impossible layout",
             got=f"sizes {sizes}, strides {strides}, {rest}"[:200],
         )
-    made = tuple(_as_step(*step) for step in steps)
+    outputs = tuple(_as_step(*step) for step in steps)
     where = torch.device(device)
-    return Layout(tuple(sizes), tuple(strides), dtype=_named(dtype), device=where, steps=made, **rest)
+    return Layout(tuple(sizes), tuple(strides), dtype=_named(dtype), device=where, steps=outputs, **rest)
 
 
 def _step(step: ViewStep) -> list[Any]:
@@ -212,13 +213,13 @@ def _step(step: ViewStep) -> list[Any]:
 def _as_step(target: str, args: list[Any], kwargs: dict[str, Any], place: int, item: int | None) -> ViewStep:
     found = find_overload(target)
     if not makes_views(found):
-        raise BadGraph(f"a result is viewed by {target!r}, which makes no views here")
+        raise BadGraph(f"a result is a view by {target!r}, which is not a view op here")
     named = {key: _value(value) for key, value in kwargs.items()}
     return ViewStep(found, tuple(_value(value) for value in args), named, place, item)
 
 
 def _plain(value: Any) -> Any:
-    """An argument of a view as JSON: numbers, lists of them, a dtype by name."""
+    """Return an argument of a view as JSON: numbers, lists of them, a dtype by name."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):

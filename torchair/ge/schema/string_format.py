@@ -1,7 +1,7 @@
-"""Text in the IR: a StringFormat has a template and tensors, a PrintV2 writes what it makes.
+"""Handle text in the IR: a StringFormat has a template and tensors, a PrintV2 prints its result.
 
-Here text is no tensor. What flows between the two stands for nothing: the op that prints is given the tensors
-of the template itself.
+Here text is not a tensor. The value between the two ops is a placeholder: the op that prints receives the
+tensors of the template.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ STRING = dtypes.BY_NAME["STRING"].runtime
 
 
 def read_by(op: Op) -> list[Tensor]:
-    """The tensors that one of the two ops reads."""
+    """Return the tensors that one of the two ops reads."""
     return [] if op.type == FORMAT else template_of(op).inputs
 
 
 def template_of(op: Op) -> Op:
-    """The op that makes the text which a PrintV2 prints."""
+    """Return the op that makes the text that a PrintV2 prints."""
     found = op.inputs[0].op
     if found.type != FORMAT:
         raise UnsupportedOp(
-            f"{op.name} prints what a {found.type} makes",
+            f"{op.name} prints the result of a {found.type}",
             at=op.origin.source if op.origin else "",
-            near=f"a {PRINT} prints what a {FORMAT} makes",
+            near=f"a {PRINT} must print the result of a {FORMAT}",
         )
     return found

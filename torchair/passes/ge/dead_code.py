@@ -1,6 +1,4 @@
-"""Ops whose results nobody reads go, and graph inputs that are not read any more; the remaining are numbered
-densely.
-"""
+"""Remove ops whose results nothing reads and graph inputs without readers; renumber the remaining inputs."""
 
 from __future__ import annotations
 
@@ -10,18 +8,19 @@ from torchair.ge.communication import TALKING
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op
 from torchair.passes.pass_manager import PassContext
 
-# Ops that act beyond their results.
+# Ops with side effects.
 EFFECTS = frozenset({"Assert", "Assign", "PrintV2", "Cmo", "TorchOp", OUTPUT_TYPE}) | TALKING
 
 
 def acts(op: Op) -> bool:
-    """Does the op act beyond its results, or may it?"""
+    """Return whether the op has, or may have, side effects."""
     return op.type in EFFECTS or runs_torch(op)
 
 
 def remove_dead_ops(graph: Graph, ctx: PassContext) -> int:
-    """Everything that no output, no effect and no host result needs. What torch's own ops run may have an
-    effect, so it stays.
+    """Remove ops that no output, no side effect and no host result needs.
+
+    Opaque torch ops may have side effects, so they stay.
     """
     needed: set[Op] = set()
     waiting = [op for op in graph.ops if acts(op)]
@@ -38,7 +37,7 @@ def remove_dead_ops(graph: Graph, ctx: PassContext) -> int:
 
 
 def remove_dead_data_and_reorder_data_index(graph: Graph, ctx: PassContext) -> int:
-    """Inputs without readers are dropped; `index` counts the rest from 0."""
+    """Remove inputs without readers and number the others from 0 (`index`)."""
     read = {tensor.op for op in graph.ops for tensor in op.inputs}
     read |= {tensor.op for tensor in graph.returned}
     dead = [op for op in graph.inputs if op not in read]

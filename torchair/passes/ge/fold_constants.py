@@ -1,4 +1,4 @@
-"""What depends on constants alone is computed when the graph is compiled."""
+"""Compute ops that depend only on constants when the graph is compiled."""
 
 from __future__ import annotations
 
@@ -18,35 +18,37 @@ from torchair.passes.ge.dead_code import acts
 from torchair.passes.pass_manager import PassContext
 
 MAX_BYTES = 1 << 16
-"""A larger result is computed in every call: code generators that fuse make it where it is read."""
+"""Largest result in bytes; larger ones are computed in every call, fused into their readers."""
 MAX_WORK = 1 << 24
-"""Nor is what needs a larger one on the way."""
-# What they make of numbers is as quickly made as read.
+"""Largest intermediate result in bytes."""
+# Computing their results from numbers is as fast as reading them.
 MAKERS = frozenset({"Fill", "Range", "Eye", "Cast", "Reshape", "ExpandDims", "BroadcastTo", "Unsqueeze"})
 
 UNSET = "Empty"
-"""It gives whatever is in memory, and only when it runs torch says whether that is to be filled."""
+"""`Empty` returns uninitialized memory; only at run time torch decides whether to fill it."""
 
 
 def fold_constants(graph: Graph, ctx: PassContext) -> int:
-    """How many ops have become constants. The ops that they were computed by stay for who removes dead ops;
-    a result of the graph stays, too: it is new in every call.
+    """Replace ops by constants; return how many were replaced.
+
+    Ops that only fed them stay until dead ops are removed. A result of the graph stays, too: it is a new
+    tensor in every call.
     """
     if ctx.compute is None:
         return 0
     constant = _constant_ops(graph)
-    wanted = _wanted(graph, constant)
-    if not wanted:
+    foldable = _foldable(graph, constant)
+    if not foldable:
         return 0
     values: dict[Tensor, Any] = {}
     with disable_modes():
-        for op in _cone(wanted, constant):
+        for op in _cone(foldable, constant):
             values.update(zip(op.outputs, ctx.compute(op, values), strict=True))
-        return sum(_replace(graph, op, values) for op in wanted)
+        return sum(_replace(graph, op, values) for op in foldable)
 
 
 def _constant_ops(graph: Graph) -> dict[Op, bool]:
-    """The ops that depend on constants alone, in order; and whether more than numbers went into them."""
+    """Map each op that depends only on constants, in order, to whether it depends on more than numbers."""
     found: dict[Op, bool] = {}
     for op in graph.ops:
         if op.type == "Const" and HELD not in op.attrs:
@@ -61,8 +63,8 @@ def _is_pure(op: Op) -> bool:
     return is_alone and bool(op.inputs) and bool(op.outputs)
 
 
-def _wanted(graph: Graph, constant: Mapping[Op, bool]) -> list[Op]:
-    """Those that somebody reads who is not constant, and whose results are tensors worth keeping."""
+def _foldable(graph: Graph, constant: Mapping[Op, bool]) -> list[Op]:
+    """Return the constant ops with a non-constant reader whose results are tensors worth storing."""
     read = {tensor.op for op in graph.ops if op not in constant for tensor in op.inputs}
     returned = {tensor.op for tensor in graph.returned}
     return [
@@ -80,18 +82,18 @@ def _fits(op: Op) -> bool:
 
 
 def _bytes(op: Op) -> float:
-    """How large its results are; of what is no plain tensor of known size, beyond all bounds."""
-    made: list[Any] = [tensor.meta for tensor in op.outputs if not isinstance(tensor.meta, Host)]
-    if not all(isinstance(value, torch.Tensor) and value.layout is torch.strided for value in made):
+    """Return the size of the results in bytes, or infinity if they are not plain tensors of known size."""
+    results: list[Any] = [tensor.meta for tensor in op.outputs if not isinstance(tensor.meta, Host)]
+    if not all(isinstance(value, torch.Tensor) and value.layout is torch.strided for value in results):
         return float("inf")
-    if any(is_symbol(size) for value in made for size in value.shape):
+    if any(is_symbol(size) for value in results for size in value.shape):
         return float("inf")
-    return sum(value.numel() * value.element_size() for value in made)
+    return sum(value.numel() * value.element_size() for value in results)
 
 
-def _cone(wanted: list[Op], constant: Mapping[Op, bool]) -> list[Op]:
-    """All that has to be computed for these, in order."""
-    needed, waiting = set[Op](), list(wanted)
+def _cone(foldable: list[Op], constant: Mapping[Op, bool]) -> list[Op]:
+    """Return all ops that these depend on, in order."""
+    needed, waiting = set[Op](), list(foldable)
     while waiting:
         op = waiting.pop()
         if op not in needed:
@@ -101,27 +103,28 @@ def _cone(wanted: list[Op], constant: Mapping[Op, bool]) -> list[Op]:
 
 
 def _replace(graph: Graph, op: Op, values: Mapping[Tensor, Any]) -> int:
-    """Let who reads the op read constants instead, which stand where it stands. Constants are on the device
-    of the graph: what FX has elsewhere stays.
+    """Make the readers of an op read constants instead, inserted at its position.
+
+    Constants are on the device of the graph: results that FX has on another device stay.
     """
-    if not all(_is_as_promised(tensor, values[tensor]) for tensor in op.outputs):
+    if not all(_is_on_device(tensor, values[tensor]) for tensor in op.outputs):
         return 0
     place = graph.ops.index(op)
     for tensor in op.outputs:
         value = values[tensor].detach().cpu().contiguous()
         with graph:
-            # Not readable, so it is no other constant of the same value, which may stand behind its reader.
-            made: Tensor = ge.Const(value, readable=False)
-        made.op.origin = op.origin
-        made.desc.attrs.update(tensor.desc.attrs)
+            # Not readable, so that it is not merged with an equal constant, which may come after its reader.
+            result: Tensor = ge.Const(value, readable=False)
+        result.op.origin = op.origin
+        result.desc.attrs.update(tensor.desc.attrs)
         graph.ops.insert(place, graph.ops.pop())
-        graph.replace(tensor, made)
+        graph.replace(tensor, result)
     return 1
 
 
-def _is_as_promised(tensor: Tensor, value: Any) -> bool:
-    """Is it a tensor on the device where FX has it?"""
-    promised = tensor.meta
-    if not isinstance(value, torch.Tensor) or not isinstance(promised, torch.Tensor):
+def _is_on_device(tensor: Tensor, value: Any) -> bool:
+    """Return whether the value is a tensor on the device where FX has it."""
+    expected = tensor.meta
+    if not isinstance(value, torch.Tensor) or not isinstance(expected, torch.Tensor):
         return False
-    return value.device.type == promised.device.type
+    return value.device.type == expected.device.type

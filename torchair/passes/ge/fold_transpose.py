@@ -11,8 +11,8 @@ from torchair.passes.pass_manager import PassContext
 
 _BOTH = {"x1": "transpose_x1", "x2": "transpose_x2"}
 _BATCHED = {"x1": "adj_x1", "x2": "adj_x2"}
-# Op -> the flag of each input that may be transposed. Of quantised products only weights: how the scales of
-# rows lie depends on the flag of the left operand.
+# Op -> the flag of each input that may be transposed. Quantized products allow it only for weights: the
+# layout of row scales depends on the flag of the left operand.
 FLAGS = {
     "MatMul": _BOTH,
     "MatMulV2": _BOTH,
@@ -27,7 +27,7 @@ FLAGS = {
 
 
 def move_transpose_into_mm(graph: Graph, ctx: PassContext) -> int:
-    """The Transpose op itself goes with the dead ops when nobody else reads it."""
+    """Fold transposes into flags; dead-op removal erases a Transpose without readers."""
     return sum(
         fold(op, name, [slot.tensor and turned(slot.tensor) for slot in fed_slots(op, name)], ctx)
         for op in graph.ops
@@ -36,14 +36,15 @@ def move_transpose_into_mm(graph: Graph, ctx: PassContext) -> int:
 
 
 def fold(op: Op, name: str, sources: Sequence[Tensor | None], ctx: PassContext) -> int:
-    """Let an op take these tensors transposed, and no longer those of which they are the sources. A list has
-    one flag: all of its tensors are taken so, or none.
+    """Make an op read these tensors with its transpose flag set, in place of their transposes.
+
+    A list has one flag: all of its tensors are folded, or none.
     """
     found = [source for source in sources if source is not None]
     if not found:
         return 0
     if len(found) != len(sources):
-        ctx.skip(op.name, f"only some of {name} are transposed, and they have one flag")
+        ctx.skip(op.name, f"only some tensors of {name} are transposed, and they share one flag")
         return 0
     for slot, source in zip(fed_slots(op, name), found, strict=True):
         slot.tensor, slot.desc = source, Desc(slot.name)
@@ -53,14 +54,15 @@ def fold(op: Op, name: str, sources: Sequence[Tensor | None], ctx: PassContext) 
 
 
 def fed_slots(op: Op, name: str) -> list[Slot]:
-    """The slots of an input, which may be a list, that something is fed to."""
+    """Return the connected slots of an input, which may be a list."""
     stems = (slot for slot in op.slots if slot.tensor is not None and slot.name.startswith(name))
     return [slot for slot in stems if (rest := slot.name.removeprefix(name)).isdecimal() or not rest]
 
 
 def turned(tensor: Tensor) -> Tensor | None:
-    """`a` when the tensor is a with its last two dims swapped. Transpose takes few of the types that weights
-    have: others are cast to one that holds them, and back.
+    """Return `a` if the tensor is `a` with its last two dims swapped.
+
+    Transpose accepts few of the types of weights: others are cast to a type that holds them, and back.
     """
     found = bare(tensor)
     source = transposed(found)
@@ -71,7 +73,7 @@ def turned(tensor: Tensor) -> Tensor | None:
 
 
 def bare(tensor: Tensor) -> Tensor:
-    """The tensor behind ops that hand it on as it is, and behind casts there and back."""
+    """Return the tensor before pass-through ops and round-trip casts."""
     op = tensor.op
     if op.type == "Identity" and not op.after:
         return bare(op.inputs[0])
@@ -80,6 +82,6 @@ def bare(tensor: Tensor) -> Tensor:
 
 
 def _undone(wide: Tensor, dtype: int) -> Tensor | None:
-    """What of this type was cast to the type of `wide`, which holds it."""
+    """Return the tensor of this type that was cast to the wider type of `wide`."""
     source = wide.op.inputs[0] if wide.op.type == "Cast" else None
     return source if source is not None and source.dtype == dtype and holds(wide.dtype, dtype) else None

@@ -1,4 +1,4 @@
-"""Inputs that the graph writes become reference inputs: Data -> RefData."""
+"""Turn inputs that the graph writes into reference inputs: Data -> RefData."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ ORIGIN = "_origin_data_name"
 
 
 def mark_reference_inputs(graph: Graph, ctx: PassContext) -> int:
-    """The name tells how the tensor lies and which it is; that of before is kept as an attribute. A tensor
-    that is an input twice is one reference; the second stays as it is.
+    """Rename and retype written inputs; return how many changed.
+
+    The new name encodes the layout and identity of the tensor; the old name is stored as an attribute. A
+    tensor that is passed twice becomes one reference input; the second input does not change.
     """
     written = [op.inputs[0].op for op in graph.ops if op.type == "Assign"]
     changed = 0
@@ -29,7 +31,9 @@ def mark_reference_inputs(graph: Graph, ctx: PassContext) -> int:
         name = _name(value)
         if name in graph.by_name:
             ctx.skip(op.name, "the same tensor is a reference input already")
-            logger.warning("input %s stays Data: %s is the same tensor", op.name, name)
+            logger.warning(
+                "input %s stays a Data op: it is the same tensor as the reference input %s", op.name, name
+            )
             continue
         _rename(graph, op, name)
         changed += 1
@@ -37,7 +41,7 @@ def mark_reference_inputs(graph: Graph, ctx: PassContext) -> int:
 
 
 def _name(value: torch.Tensor) -> str:
-    """Sizes that are not known are -1."""
+    """Build the name of a reference input; unknown sizes are -1."""
     numbers: Iterable[Any] = (*value.shape, *value.stride(), value.storage_offset())
     known = (number if isinstance(number, int) else -1 for number in numbers)
     return "_".join(map(str, (REFERENCE, *known, id(value))))

@@ -1,5 +1,6 @@
-"""MaxPoolWithArgmaxV3 -> MaxPoolWithArgmaxV1, where nobody looks at the indices: they are not read, or only
-by the pool's own gradient, which takes the mask of the older op as well.
+"""MaxPoolWithArgmaxV3 -> MaxPoolWithArgmaxV1, if only the pool's own gradient reads the indices, or nothing.
+
+The gradient accepts the mask of the older op as well.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ POOL, GRADIENT = "MaxPoolWithArgmaxV3", "MaxPoolGradWithArgmaxV3"
 
 
 def pool_with_masks(graph: Graph, ctx: PassContext) -> int:
-    """How many pools were changed."""
+    """Replace the pools; return how many changed."""
     consumers = graph.consumers()
     returned = set(graph.returned)
     changed = 0
@@ -27,22 +28,22 @@ def pool_with_masks(graph: Graph, ctx: PassContext) -> int:
         y, mask = _build(graph, op, ge.MaxPoolWithArgmaxV1, x)
         _take_place(graph, op.outputs[0], y)
         for reader in readers:
-            made = _build(graph, reader, ge.MaxPoolGradWithArgmaxV1, x, reader.inputs[1], mask)
-            _take_place(graph, reader.outputs[0], made)
+            result = _build(graph, reader, ge.MaxPoolGradWithArgmaxV1, x, reader.inputs[1], mask)
+            _take_place(graph, reader.outputs[0], result)
         graph.remove([*readers, op])
         changed += 1
     return changed
 
 
 def _is_gradient_of(reader: Op, pool: Op) -> bool:
-    """Does it read the data, the indices and the window of this pool?"""
+    """Return whether the reader uses the data, the indices and the window of this pool."""
     if reader.type != GRADIENT or reader.inputs[0] is not pool.inputs[0]:
         return False
     return reader.inputs[2] is pool.outputs[1] and _window(reader) == _window(pool)
 
 
 def _window(op: Op) -> dict[str, Any]:
-    """The vectors of the older op are those of NHWC."""
+    """Return the window attributes of the older op, as NHWC vectors."""
     attrs = op.attributes()
     vectors = {name: [1, *attrs[name], 1] for name in ("ksize", "strides", "pads", "dilation")}
     return {**vectors, "ceil_mode": attrs["ceil_mode"]}
@@ -55,13 +56,13 @@ def _take_place(graph: Graph, old: Tensor, new: Tensor) -> None:
 
 
 def _build(graph: Graph, old: Op, make: Any, *inputs: Tensor) -> Any:
-    """The same window over another op, where the old one stands."""
+    """Build another op with the same window at the position of the old one."""
     count, place = len(graph.ops), graph.ops.index(old)
     origin, graph.origin = graph.origin, old.origin
     with graph:
-        made = make(*inputs, **_window(old))
+        result = make(*inputs, **_window(old))
     graph.origin = origin
     new = graph.ops[count:]
     graph.ops[count:] = []
     graph.ops[place:place] = new
-    return made
+    return result

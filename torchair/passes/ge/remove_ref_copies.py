@@ -1,6 +1,7 @@
 """input -> TensorMove -> reference op -> Assign(input): the op may write the input itself.
 
-For graphs that are handed over. Here reference ops make new values, and the Assign is what writes.
+This pass is for exported graphs. In torchair's own runs, reference ops return new values, and the Assign
+writes.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from torchair.passes.pass_manager import PassContext
 
 
 def optimize_reference_op_redundant_copy(graph: Graph, ctx: PassContext) -> int:
-    """How many copies have gone. The Assign goes too, unless it alone keeps the op, or the result is one of
-    the graph's.
+    """Remove the copies; return how many were removed.
+
+    The Assign is removed, too, unless it alone keeps the op alive or the result is a result of the graph.
     """
     changed = 0
     for op in list(graph.ops):

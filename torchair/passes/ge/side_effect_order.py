@@ -1,6 +1,4 @@
-"""Ops that act beyond their results keep the order of the program, by control edges: engines order ops by
-what they read.
-"""
+"""Keep ops with side effects in program order by control edges: engines order ops only by their data."""
 
 from __future__ import annotations
 
@@ -16,8 +14,10 @@ PREFETCH = "Cmo"
 
 
 def explicit_order_for_side_effect_nodes(graph: Graph, ctx: PassContext) -> int:
-    """How many edges were added. The last is tied to the output; who reads an input that is written, reads it
-    before or after that, as the program does.
+    """Add control edges between ops with side effects; return how many were added.
+
+    The last one is tied to the output. Readers of a written input stay before or after the write, as in the
+    program.
     """
     chain = [op for op in graph.ops if op.type == PRINT or op.type in TALKING]
     added = _chain(graph, chain)
@@ -32,7 +32,7 @@ def explicit_order_for_side_effect_nodes(graph: Graph, ctx: PassContext) -> int:
 
 
 def explicit_order_for_cmo(graph: Graph, ctx: PassContext) -> int:
-    """How many edges were added between loads of memory."""
+    """Add control edges between memory loads; return how many were added."""
     return _chain(graph, [op for op in graph.ops if op.type == PREFETCH])
 
 

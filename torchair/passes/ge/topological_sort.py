@@ -1,8 +1,8 @@
-"""The ops of the IR in the order that `topology_sorting_strategy` names."""
+"""Sort the ops of the IR by `topology_sorting_strategy`."""
 
 from __future__ import annotations
 
-from torchair.ge.builder.random_state import draws_numbers
+from torchair.ge.builder.random_state import is_random
 from torchair.ge.graph import Graph, Op
 from torchair.ge.toposort import STRATEGIES
 from torchair.passes.ge.dead_code import EFFECTS
@@ -10,8 +10,10 @@ from torchair.passes.pass_manager import PassContext
 
 
 def order_ops(graph: Graph, ctx: PassContext) -> int:
-    """How many ops stand elsewhere than before. What acts beyond its results, draws numbers or calls other
-    graphs stays where it is, and nothing passes it: who reads memory before it is written goes on doing so.
+    """Sort the ops; return how many changed position.
+
+    Ops with side effects, random ops and calls of other graphs keep their position, and no op moves across
+    them. So an op that reads memory before a write still does so.
     """
     return sum(_sort(part, ctx.order) for part in (graph, *graph.subgraphs.values()))
 
@@ -32,4 +34,4 @@ def _sort(graph: Graph, strategy: str) -> int:
 
 
 def _stays(op: Op) -> bool:
-    return op.type in EFFECTS or bool(op.subgraphs) or draws_numbers(op)
+    return op.type in EFFECTS or bool(op.subgraphs) or is_random(op)

@@ -1,1 +1,1 @@
-"""Pattern replacements: ours and the users'."""
+"""Replace patterns: built-in rules and the rules of users."""

@@ -18,7 +18,7 @@ from torchair.core.errors import DegradedWarning
 from torchair.passes import FX_PASSES, PassContext, run
 from torchair.passes.fx.analysis import inplace_analysis, inplace_variants
 from torchair.passes.fx.analysis.alias_analysis import Memory, apart
-from torchair.passes.fx.analysis.inplace_analysis import twin_of
+from torchair.passes.fx.analysis.inplace_analysis import in_place_variant
 from torchair.passes.fx.inplace.reinplace import reinplace_inplaceable_ops_pass
 from torchair.passes.fx.inplace.reinplace_inputs import reinplace_input_mutated_ops
 from torchair.passes.fx.inplace.remove_self_copy import eliminate_self_copy
@@ -186,7 +186,7 @@ def test_what_is_not_implemented_is_not_hidden(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_inplace_variant_of_each_op_is_found(op: Any, twin: Any) -> None:
-    assert twin_of(op) is twin
+    assert in_place_variant(op) is twin
 
 
 # Inputs

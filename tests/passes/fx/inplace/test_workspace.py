@@ -69,14 +69,14 @@ def test_workspace_without_overload_is_skipped_with_reason(
     before = calls(gm)
     assert replace_dynamic_workspace_ops(gm, ctx) == 0
     assert calls(gm) == before
-    assert ctx.skips[0].reason == "there is no airscratch.two.missing"
+    assert ctx.skips[0].reason == "airscratch.two.missing does not exist"
 
 
 def test_another_number_of_results_is_an_error(scratch_ops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     row = Workspace("airscratch.two_max.default", "airscratch.two.out", ("big",))
     monkeypatch.setattr(workspace, "OPS", {"airscratch.two.default": row})
     gm, ctx = traced(use, X)
-    with pytest.raises(BadGraph, match="returns 2 tensors, 1 are registered"):
+    with pytest.raises(BadGraph, match="returns 2 tensors, but 1 outputs are registered"):
         replace_dynamic_workspace_ops(gm, ctx)
 
 

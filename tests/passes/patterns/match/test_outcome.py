@@ -27,7 +27,7 @@ def test_what_another_rule_has_put() -> None:
     ctx.explains = True
     assert apply_pattern_passes(gm, ctx) == 1
     assert [rule.fired for rule in ctx.rules] == [0, 1]
-    assert ctx.rules[0].why.startswith("other rules have replaced what it looks for; it fits to what they")
+    assert ctx.rules[0].why.startswith("other rules have replaced what it looks for; it matches their")
 
 
 def test_complex_values_are_passed_by() -> None:
@@ -44,7 +44,7 @@ def test_a_pattern_of_forward_and_backward_together() -> None:
         trace_fn=joint_fwd_bwd,
     )
     square = torch.randn(4, 4)
-    assert "traces forward and backward as one" in why(lambda x, y: torch.relu(x @ y), square, square)
+    assert "traces forward and backward together" in why(lambda x, y: torch.relu(x @ y), square, square)
 
 
 # Branches

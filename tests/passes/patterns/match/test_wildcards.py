@@ -75,7 +75,7 @@ def test_ambiguous_wildcard_is_refused() -> None:
     def find(x: torch.Tensor, n: int) -> torch.Tensor:
         return torch.relu(x.squeeze(n) if n == 0 else x) * (2 if n else 0)
 
-    with pytest.raises(BadPass, match="the number n of the pattern find cannot be told from others"):
+    with pytest.raises(BadPass, match="the number n of the pattern find cannot be told from other numbers"):
         register(find, find, [torch.ones(1, 4), 0])
 
 

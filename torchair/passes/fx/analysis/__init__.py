@@ -1,1 +1,1 @@
-"""Facts about FX graphs that passes use: aliases, stream order, sizes and mutation."""
+"""Compute facts about FX graphs for passes: aliases, stream order, sizes and mutation."""

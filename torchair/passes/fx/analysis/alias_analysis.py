@@ -1,9 +1,9 @@
-"""Who shares memory with whom, and who reads it when.
+"""Find which values share memory, and which nodes read it when.
 
-Values fall into groups: two values are in one group when one may be a view of the other. The op's schema
-says so (`Tensor(a) -> Tensor(a)`), and equal storages of the fake values do. A group that contains an input
-or a constant is never overwritten unless the graph itself writes it back. Being in one group is a suspicion,
-not a certainty: `reshape` may copy. `same_place` is the certainty.
+Values fall into groups: two values are in one group when one may be a view of the other. The op's schema says
+so (`Tensor(a) -> Tensor(a)`), or the fake values have equal storages. A group that contains an input or a
+constant is never overwritten unless the graph itself writes it back. Membership in one group means that
+values may alias, not that they must: `reshape` may copy. `is_same_view` tests that they must.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ METADATA = (
     aten.sym_numel.default,
     aten.sym_storage_offset.default,
 )
-# The same elements in the same order, as a view or, some of them, as a copy.
+# The same elements in the same order, as a view or, for some of these ops, as a copy.
 RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default)
-# Ops of which the schema says that they return a view, and which may copy.
+# Ops whose schema declares a view, but which may copy.
 MAY_COPY = (aten.reshape.default, aten.contiguous.default, aten.to.dtype, aten.to.device)
-# Views whose elements may lie on top of each other, or that reach outside of their source.
+# Views whose elements may overlap, or that reach outside their source.
 LOOSE_VIEWS = (aten.as_strided.default, aten.unfold.default, aten.expand.default)
 
 
 class Memory:
-    """Groups of one graph. Positions are those of the nodes when it was made."""
+    """Group the values of one graph by memory. Positions are those of the nodes at construction."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.position = {node: number for number, node in enumerate(graph.nodes)}
         self._parent: dict[fx.Node, fx.Node] = {}
         self._members: dict[fx.Node, list[fx.Node]] = {}
-        # Of each group: inputs in it, views that may overlap themselves, members with readers still to come.
+        # Per group: its inputs, its views that may overlap themselves, its members with readers still to
+        # come.
         self._inputs: dict[fx.Node, list[fx.Node]] = {}
         self._loose: dict[fx.Node, bool] = {}
         self._live: dict[fx.Node, dict[fx.Node, None]] = {}
@@ -55,7 +56,7 @@ class Memory:
                 self.join(by_storage.setdefault(storage, node), node)
 
     def root(self, node: fx.Node) -> fx.Node:
-        """What stands for the node's group."""
+        """Return the representative of the node's group."""
         if node not in self._parent:
             self._parent[node], self._members[node] = node, [node]
             self._inputs[node] = [node] if node.op in ("placeholder", "get_attr") else []
@@ -66,7 +67,7 @@ class Memory:
         return node
 
     def join(self, node: fx.Node, *others: fx.Node) -> None:
-        """From now on they are one group."""
+        """Merge the groups of these nodes."""
         for other in others:
             a, b = self.root(node), self.root(other)
             self._live[a].update({node: None, other: None})
@@ -81,25 +82,26 @@ class Memory:
             self._live[a].update(self._live.pop(b))
 
     def group(self, node: fx.Node) -> list[fx.Node]:
-        """All values that may share memory with this one, itself included."""
+        """Return all values that may share memory with this one, including itself."""
         return self._members[self.root(node)]
 
     def place(self, new: fx.Node, like: fx.Node) -> None:
-        """A node that was inserted just before or after `like`."""
+        """Register a node that was inserted just before or after `like`."""
         self.position[new] = self.position[like]
         self.join(new, *views_of(new))
 
     def has_input(self, node: fx.Node) -> bool:
-        """May the memory belong to the caller, or be a constant of the graph?"""
+        """Return whether the memory may belong to the caller or to a constant of the graph."""
         return bool(self._inputs[self.root(node)])
 
     def has_loose_views(self, node: fx.Node) -> bool:
-        """May a member of the group overlap itself, or reach outside of its source?"""
+        """Return whether a member of the group may overlap itself or reach outside its source."""
         return self._loose[self.root(node)]
 
     def is_traced(self, node: fx.Node) -> bool:
-        """If the memory is an input's, do the fake values say so? Whoever runs the graph relies on them to
-        know which inputs are written.
+        """Return whether the fake values show the alias if the memory is an input's.
+
+        The runner relies on them to know which inputs are written.
         """
         inputs = self._inputs[self.root(node)]
         return (
@@ -109,47 +111,52 @@ class Memory:
         )
 
     def readers(self, node: fx.Node) -> list[fx.Node]:
-        """All nodes that touch the data of the group. A view touches nothing: those that read it do."""
+        """Return all nodes that read or write the data of the group. A view does neither; its readers do."""
         found = {user: None for member in self.group(node) for user in member.users}
-        return [user for user in found if not is_untouching(user)]
+        return [user for user in found if not reads_no_data(user)]
 
     def later_readers(self, old: fx.Node, node: fx.Node) -> list[fx.Node]:
-        """Those after `node`. Ask in the order of the graph: members without later readers are forgotten, so
-        that a long chain of writes into one place stays cheap.
+        """Return the readers after `node`.
+
+        Query in graph order: members without later readers are forgotten, so that a long chain of writes to
+        one place stays cheap.
         """
         root, now = self.root(old), self.position[node]
         later = {m: [u for u in m.users if self.position[u] > now] for m in self._live[root]}
         self._live[root] = {member: None for member, users in later.items() if users}
-        return [user for users in later.values() for user in users if not is_untouching(user)]
+        return [user for users in later.values() for user in users if not reads_no_data(user)]
 
     def is_returned(self, node: fx.Node) -> bool:
-        """Does the caller get this memory?"""
+        """Return whether the graph returns this memory to the caller."""
         return any(user.op == "output" for member in self.group(node) for user in member.users)
 
-    def reads_again(self, node: fx.Node, value: fx.Node, *but: fx.Node) -> bool:
-        """Does `node` read the memory of `value` through another argument than the nodes of `but`?"""
+    def reads_otherwise(self, node: fx.Node, value: fx.Node, *but: fx.Node) -> bool:
+        """Return whether `node` reads the memory of `value` through an argument other than the nodes in
+        `but`.
+        """
         root = self.root(value)
         return any(self.root(arg) is root for arg in node.all_input_nodes if arg not in but)
 
 
-def is_untouching(node: fx.Node) -> bool:
-    """Reads sizes only, or makes a view, whose readers count instead."""
+def reads_no_data(node: fx.Node) -> bool:
+    """Return whether the node reads only sizes, or makes a view, whose readers count instead."""
     if node.target in METADATA or node.target is operator.getitem or is_reshape(node):
         return True
     return makes_views(node.target) and node.target not in MAY_COPY
 
 
 def is_reshape(node: fx.Node) -> bool:
-    """A reshape that is a view here: the fake values say so."""
+    """Return whether this is a reshape that is a view here, according to the fake values."""
     if node.target not in RESHAPES:
         return False
     result, source = tensor(node), tensor(node.args[0])
     return result is not None and source is not None and storage_id(result) == storage_id(source)
 
 
-def same_place(a: Any, b: Any) -> bool:
-    """Are these surely the same elements of the same memory: one node, or views of one node that cover the
-    same elements in the same order?
+def is_same_view(a: Any, b: Any) -> bool:
+    """Return whether these are certainly the same elements of the same memory.
+
+    That is: one node, or views of one node that cover the same elements in the same order.
     """
     if a is b:
         return True
@@ -159,25 +166,25 @@ def same_place(a: Any, b: Any) -> bool:
     offsets = [x.storage_offset()], [y.storage_offset()]
     if not same_sizes(x.shape, y.shape) or not same_sizes(*offsets):
         return False
-    # The stride of a dim of size 1 leads nowhere.
+    # The stride of a dim of size 1 has no effect.
     steps = [[step for n, step in zip(t.shape, t.stride(), strict=True) if _key(n) != 1] for t in (x, y)]
-    return same_sizes(*steps) and place_root(a) is place_root(b)
+    return same_sizes(*steps) and view_root(a) is view_root(b)
 
 
-def place_root(node: fx.Node) -> fx.Node:
-    """What the node is surely a view of: behind views, and behind ops that return what they wrote into."""
+def view_root(node: fx.Node) -> fx.Node:
+    """Return the node that this node is certainly a view of, through views and through in-place ops."""
     while is_reshape(node) or is_strict_view(node.target) or is_in_place(node):
         node = node.args[0]  # type: ignore[assignment]
     return node
 
 
 def is_in_place(node: fx.Node) -> bool:
-    """Writes its first argument and returns it."""
+    """Return whether the op writes its first argument and returns it."""
     return returns_views(node.target) and bool(node.args) and written_by(node) == [node.args[0]]
 
 
 def is_strict_view(target: Any) -> bool:
-    """An op whose result is always a view of its first argument (`reshape` is not: it may copy)."""
+    """Return whether the result is always a view of the first argument (`reshape` is not: it may copy)."""
     if target in MAY_COPY or not makes_views(target):
         return False
     returned = target._schema.returns
@@ -185,7 +192,7 @@ def is_strict_view(target: Any) -> bool:
 
 
 def tensor(node: Any) -> torch.Tensor | None:
-    """The node's fake value, if it is one strided tensor."""
+    """Return the node's fake value if it is one strided tensor."""
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     return value if isinstance(value, torch.Tensor) and value.layout == torch.strided else None
 
@@ -197,7 +204,7 @@ def _storages(node: fx.Node) -> Iterator[int]:
 
 
 def same_sizes(a: Any, b: Any) -> bool:
-    """Equal sizes or strides, decided without asking the shape environment: no guard comes of it."""
+    """Compare sizes or strides without asking the shape environment, so that no guard is added."""
     return len(a) == len(b) and all(_key(x) == _key(y) for x, y in zip(a, b, strict=True))
 
 
@@ -206,15 +213,18 @@ def _key(size: Any) -> Any:
 
 
 def overlaps_itself(memory: Memory, node: fx.Node) -> bool:
-    """May one element of memory appear twice in the value?"""
+    """Return whether one element of memory may appear twice in the value."""
     value = tensor(node)
     if value is None or any(stride == 0 for stride in value.stride() if isinstance(stride, int)):
         return True
     return memory.has_loose_views(node)
 
 
-def apart(a: fx.Node, b: fx.Node) -> bool:
-    """Are two views of one memory sure to have no element in common? False where sizes are not known."""
+def are_disjoint(a: fx.Node, b: fx.Node) -> bool:
+    """Return whether two views of one memory certainly have no element in common.
+
+    False where sizes are not known.
+    """
     x, y = tensor(a), tensor(b)
     if x is None or y is None:
         return False
@@ -224,7 +234,7 @@ def apart(a: fx.Node, b: fx.Node) -> bool:
     if 0 in (*x.shape, *y.shape):
         return True
     (first, last), (start, end) = _span(x), _span(y)
-    return last < start or end < first or _apart_in_a_dim(x, y)
+    return last < start or end < first or _disjoint_in_a_dim(x, y)
 
 
 def _span(x: torch.Tensor) -> tuple[int, int]:
@@ -232,8 +242,8 @@ def _span(x: torch.Tensor) -> tuple[int, int]:
     return int(x.storage_offset()), int(x.storage_offset()) + reach
 
 
-def _apart_in_a_dim(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Both are boxes in the same grid, which the strides span, and the boxes miss each other in one dim."""
+def _disjoint_in_a_dim(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Return whether two boxes in the grid that the strides span are disjoint in one dim."""
     if x.stride() != y.stride() or 0 in x.stride():
         return False
     dims = sorted(range(x.dim()), key=lambda dim: -x.stride(dim))

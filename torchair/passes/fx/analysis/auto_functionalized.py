@@ -1,7 +1,7 @@
-"""Higher-order nodes around ops and kernels that write into their arguments.
+"""Handle higher-order nodes around ops and kernels that write into their arguments.
 
 AOTAutograd wraps a custom op that mutates tensors: the node clones each of them, runs the op on the clones
-and returns them. `annotate` finds those that may be written in place and notes the others in
+and returns them. `annotate` finds the tensors that may be written in place and notes the others in
 `meta["only_clone_these_tensors"]`; `decompose_auto_functionalized` then puts the op itself into the graph.
 """
 
@@ -32,20 +32,20 @@ from torchair.core.torch_private.operators.schemas import (
     auto_functionalized_v2_dense,
 )
 from torchair.fxgraph.effects import flat, written_names
-from torchair.passes.fx.analysis.alias_analysis import same_place
+from torchair.passes.fx.analysis.alias_analysis import is_same_view
 from torchair.passes.fx.analysis.inplace_analysis import InPlace, copy_back, getitem
 from torchair.passes.pass_manager import PassContext
 
 TRITON = getattr(torch.ops.higher_order, "triton_kernel_wrapper_functional", None)
 CLONES = "only_clone_these_tensors"
 OWN = ("val", "tensor_meta", "unbacked_bindings", "eager_input_vals", CLONES)
-"""What is said of a wrapper alone."""
+"""Metadata keys that apply to a wrapper only."""
 DENSE: dict[Any, Callable[..., Any]] = {
     auto_functionalized: auto_functionalized_dense,
     auto_functionalized_v2: auto_functionalized_v2_dense,
 }
-"""What each wrapper does when it runs."""
-# Wrapper -> under which name torch counts tensors that had to be cloned after all.
+"""The implementation of each wrapper."""
+# Wrapper -> the name under which torch counts tensors that had to be cloned.
 TRIGGERS: dict[Any, Any] = {
     auto_functionalized: ReInplaceTrigger.AUTO_FUNC_V1,
     auto_functionalized_v2: ReInplaceTrigger.AUTO_FUNC_V2,
@@ -55,7 +55,7 @@ TRIGGERS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Slot:
-    """One argument that the wrapped op writes: its name or number, the tensors in it, its new content."""
+    """Describe one argument that the wrapped op writes: its name or index, its tensors, its new content."""
 
     key: Any
     olds: tuple[fx.Node, ...]
@@ -63,15 +63,16 @@ class Slot:
 
 
 def is_functionalized(node: fx.Node) -> bool:
-    """Is this node such a wrapper? Not one around a region: that has no schema to go by, and all its tensors
-    are cloned.
+    """Return whether this node is such a wrapper.
+
+    A wrapper around a region does not count: it has no schema, and all its tensors are cloned.
     """
     wrapped = node.target is TRITON or hasattr(next(iter(node.args), None), "_schema")
     return node.op == "call_function" and node.target in TRIGGERS and wrapped
 
 
 def decompose_auto_functionalized(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """The real mutating op, behind clones of those tensors only that were noted."""
+    """Replace the wrapper by the real mutating op, after clones of only the tensors that were noted."""
     wrapped = [node for node in gm.graph.nodes if node.op == "call_function" and node.target in TRIGGERS]
     if wrapped:
         fake_mode = detect_fake_mode(ctx.inputs)
@@ -84,8 +85,10 @@ def decompose_auto_functionalized(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 def _unwrap(graph: fx.Graph, node: fx.Node, fake_mode: FakeTensorMode | None) -> None:
-    """What the wrapper does, traced, in its place. (Torch's own decomposition leaves wrappers of some dtypes,
-    and takes the only result of an op that writes nothing for a tuple.)
+    """Trace the wrapper's implementation into the graph in place of the wrapper.
+
+    torch's own decomposition leaves wrappers of some dtypes in the graph. It also treats the single result of
+    an op that writes nothing as a tuple.
     """
     given, spec = tree_flatten(dict(node.kwargs))
     nodes = list(dict.fromkeys(value for value in given if isinstance(value, fx.Node)))
@@ -109,18 +112,18 @@ def _unwrap(graph: fx.Graph, node: fx.Node, fake_mode: FakeTensorMode | None) ->
                 copies[inner] = graph.node_copy(inner, copies.__getitem__)
                 about = {key: value for key, value in node.meta.items() if key not in OWN}
                 copies[inner].meta = {**inner.meta, **about}
-    made: Any = fx.map_arg(traced.graph.output_node().args[0], copies.__getitem__)
+    result: Any = fx.map_arg(traced.graph.output_node().args[0], copies.__getitem__)
     for place, value in enumerate(node.meta["val"]):
-        if made[place] not in nodes and isinstance(made[place], fx.Node):
-            made[place].meta["val"] = value  # with the symbols that the graph knows
-    _pick(graph, node, made)
+        if result[place] not in nodes and isinstance(result[place], fx.Node):
+            result[place].meta["val"] = value  # with the symbols of the graph
+    _pick(graph, node, result)
     for copy in reversed(copies.values()):
         if copy not in nodes and not copy.users and not copy.is_impure():
             graph.erase_node(copy)
 
 
 def _pick(graph: fx.Graph, node: fx.Node, values: Any) -> None:
-    """Who picks from what a node gives has the value itself."""
+    """Let the getitem readers of a node use the values directly."""
     for user in list(node.users):
         value = values[user.args[1]]
         if isinstance(value, list | tuple):
@@ -132,13 +135,13 @@ def _pick(graph: fx.Graph, node: fx.Node, values: Any) -> None:
 
 
 def annotate(work: InPlace, node: fx.Node) -> int:
-    """Note which tensors must be cloned; how many need not be."""
+    """Note which tensors must be cloned; return how many need no clone."""
     slots = list(_slots(node))
     cloned, taken = [], set[fx.Node]()
     for slot in slots:
         roots = [work.memory.root(old) for old in slot.olds]
         distinct = len(set(roots)) == len(roots) and not taken & set(roots)
-        why_not = _why_not(work, node, slot) if distinct else "two tensors it writes share memory"
+        why_not = _why_not(work, node, slot) if distinct else "two tensors that it writes share memory"
         if why_not is not None:
             work.ctx.skip(node, f"{slot.key}: {why_not}")
             cloned.append(slot.key)
@@ -186,15 +189,15 @@ def _why_not(work: InPlace, node: fx.Node, slot: Slot) -> str | None:
 
 
 def _copy(slot: Slot, number: int, old: fx.Node) -> fx.Node | None:
-    """The write-back of one tensor; a list argument has its tensors behind one more pick."""
+    """Return the write-back node of one tensor; the tensors of a list argument need one more getitem."""
     new = slot.new
     if new is not None and len(slot.olds) > 1:
         new = getitem(new, number)
-    return copy_back(new, lambda target: same_place(target, old))
+    return copy_back(new, lambda target: is_same_view(target, old))
 
 
 def _free(work: InPlace, slot: Slot) -> None:
-    """The new content is where the old one was; write-backs go."""
+    """Mark the new content as stored where the old one was, and erase the write-backs."""
     for number, old in enumerate(slot.olds):
         copy = _copy(slot, number, old)
         if copy is not None:

@@ -1,7 +1,7 @@
-"""Ops that update several tensors: the functional op, and the one that writes in place.
+"""Map ops that update several tensors to the ops that do the same in place.
 
-The functional op returns the new content of those tensors among its results. Two kinds: ops of a registry, of
-which the updated arguments are the last results, and the `_foreach` ops, which update a list.
+The functional op returns the new content of those tensors among its results. There are two kinds: registered
+ops, whose last results are the updated arguments, and the `_foreach` ops, which update a list.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import fx
 from torchair.core.registries.user_registrations import extend
 from torchair.core.torch_private.operators.schemas import OpOverload, find_overload
 from torchair.fxgraph.effects import arguments, flat
-from torchair.passes.fx.analysis.alias_analysis import same_place
+from torchair.passes.fx.analysis.alias_analysis import is_same_view
 from torchair.passes.fx.analysis.inplace_analysis import InPlace, copy_back, getitem
 
-# Functional op -> in-place op, positions of the arguments it updates.
+# Functional op -> in-place op, indices of the arguments that it updates.
 _LAST_RESULTS: dict[str, tuple[str, tuple[int, ...]]] = {
     f"npu.{name}_functional.default": (f"npu.{name}.default", mutated)
     for name, mutated in {
@@ -29,9 +29,12 @@ _LAST_RESULTS: dict[str, tuple[str, tuple[int, ...]]] = {
 
 
 def register_in_place(functional: str, in_place: str, mutated: tuple[int, ...]) -> None:
-    """Tell the passes that `in_place` updates these arguments, which `functional` returns as last results.
+    """Register `in_place` as the op that updates the arguments that `functional` returns last.
 
-    Names are full: `mylib.update_cache.default`.
+    Args:
+        functional: Full name of the functional op, such as `mylib.update_cache.default`.
+        in_place: Full name of the op that writes in place.
+        mutated: Indices of the arguments that `in_place` updates.
     """
     _LAST_RESULTS[functional] = (in_place, mutated)
     extend(f"in place {functional}", [in_place, mutated])
@@ -39,8 +42,9 @@ def register_in_place(functional: str, in_place: str, mutated: tuple[int, ...]) 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a node would write in place: which result is the new content of which value, and which results
-    the in-place op returns.
+    """Describe how a node would write in place.
+
+    It maps each updated value to the result with its new content, and lists the results of the in-place op.
     """
 
     op: OpOverload
@@ -49,7 +53,7 @@ class Plan:
 
 
 def plan_of(node: fx.Node) -> Plan | None:
-    """The plan for a node, if its op updates several tensors and has an in-place twin."""
+    """Return the plan for a node if its op updates several tensors and has an in-place variant."""
     if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return None
     named = _LAST_RESULTS.get(str(node.target))
@@ -75,7 +79,10 @@ def _foreach_plan(node: fx.Node) -> Plan | None:
 
 
 def overwrite_several(work: InPlace, node: fx.Node, plan: Plan, *, inputs: bool) -> int:
-    """Make the node write in place if it may write all of its tensors; `inputs`: write-backs count too."""
+    """Make the node write in place if it may write all of its tensors.
+
+    With `inputs`, write-backs to inputs count too.
+    """
     copies: dict[int, fx.Node] = {}
     for result, old in plan.updates.items():
         why_not = _why_not(work, node, result, old, copies, inputs)
@@ -84,7 +91,7 @@ def overwrite_several(work: InPlace, node: fx.Node, plan: Plan, *, inputs: bool)
             return 0
     roots = [work.memory.root(old) for old in plan.updates.values()]
     if len(set(roots)) != len(roots):
-        work.ctx.skip(node, "two of the tensors it updates share memory")
+        work.ctx.skip(node, "two of the tensors that it updates share memory")
         return 0
     _rewrite(work, node, plan, copies)
     return 1
@@ -94,15 +101,15 @@ def _why_not(
     work: InPlace, node: fx.Node, result: int, old: Any, copies: dict[int, fx.Node], inputs: bool
 ) -> str | None:
     if not isinstance(old, fx.Node):
-        return f"what its result {result} updates is not a tensor of the graph"
+        return f"result {result} does not update a tensor of the graph"
     new = getitem(node, result)
-    if not (new is None or work.alike(new, old, strides=False)):
-        return "a new value has another dtype or shape than the old one"
+    if not (new is None or work.same_layout(new, old, strides=False)):
+        return "a new value has another dtype or shape than the old value"
     if not work.memory.has_input(old):
         return work.why_not_dead(node, old, new)
-    copy = copy_back(new, lambda target: same_place(target, old)) if inputs else None
+    copy = copy_back(new, lambda target: is_same_view(target, old)) if inputs else None
     if copy is None or new is None:
-        return f"{old.name} is an input, or a part of one, that the graph does not update here"
+        return f"{old.name} is an input, or part of an input, that the graph does not update here"
     copies[result] = copy
     return work.why_not_written_back(node, old, new, copy)
 
@@ -114,8 +121,8 @@ def _rewrite(work: InPlace, node: fx.Node, plan: Plan, copies: dict[int, fx.Node
         _replace_pick(work, node, result, old)
     node.target = plan.op
     results = node.meta.get("val")
-    kept = [value for index, value in enumerate(flat(results)) if index in plan.returns]
-    node.meta["val"] = tuple(kept) if len(kept) > 1 else next(iter(kept), None)
+    returned = [value for index, value in enumerate(flat(results)) if index in plan.returns]
+    node.meta["val"] = tuple(returned) if len(returned) > 1 else next(iter(returned), None)
     if len(plan.returns) == 1:
         _replace_pick(work, node, plan.returns[0], node)
 

@@ -1,4 +1,4 @@
-"""Sizes as nodes: a number, the input that carries a symbol, or the expression of such inputs."""
+"""Express sizes as nodes: a number, the input that carries a symbol, or an expression of such inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchair.fxgraph.size_nodes import expression_nodes
 
 
 class Sizes:
-    """Size nodes of one graph. Symbols come from inputs that are numbers, else from sizes of inputs."""
+    """Create the size nodes of one graph. Symbols come from number inputs, else from sizes of inputs."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
@@ -27,13 +27,13 @@ class Sizes:
                         self._dims.setdefault(size.node.expr, (node, dim))
 
     def knows(self, number: Any) -> bool:
-        """Can the number be computed from the inputs alone?"""
+        """Return whether the number can be computed from the inputs alone."""
         if not isinstance(number, torch.SymInt):
             return True
         return number.node.expr.free_symbols <= self._symbols.keys() | self._dims.keys()
 
     def node(self, number: Any) -> Any:
-        """The number itself if it is one, else a node that computes it, at the graph's insertion point."""
+        """Return the number itself, or a node at the graph's insertion point that computes it."""
         if not isinstance(number, torch.SymInt):
             return number
         local = dict(self._symbols)

@@ -1,8 +1,8 @@
-"""Which of two nodes runs first when a graph uses several streams.
+"""Determine which of two nodes runs first when a graph uses several streams.
 
-Nodes of one stream run in the order of the graph. Across streams only events order them: what stands before a
-record on its stream is done before what stands after a wait for it. A record that several waits follow
-orders all of them; a wait refers to the last record before it.
+Nodes of one stream run in graph order. Across streams only events order them: every node before a record on
+its stream finishes before any node after a wait for that event starts. One record orders all waits that
+follow it; a wait refers to the last record before it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NEVER = float("inf")
 
 @dataclass(frozen=True)
 class Edge:
-    """All up to position `record` on `source` is done before anything from position `wait` on `target`."""
+    """Order all nodes up to position `record` on `source` before all nodes from `wait` on `target`."""
 
     source: Any
     record: int
@@ -30,7 +30,7 @@ class Edge:
 
 
 class Order:
-    """Positions, streams and events of one graph."""
+    """Hold positions, streams and events of one graph."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.position = {node: number for number, node in enumerate(graph.nodes)}
@@ -39,7 +39,10 @@ class Order:
         self.edges = _edges(graph, self.position, self.stream) if self.many else []
 
     def is_before(self, first: fx.Node, second: fx.Node) -> bool:
-        """Is `first` sure to be done when `second` starts? Inputs are ready; all streams meet at the end."""
+        """Return whether `first` is certainly done when `second` starts.
+
+        Inputs are ready at the start, and all streams join at the end.
+        """
         if self.position[first] >= self.position[second]:
             return False
         if first.op in ("placeholder", "get_attr") or second.op == "output":
@@ -50,7 +53,9 @@ class Order:
         return reached <= self.position[second]
 
     def _after(self, node: fx.Node) -> dict[Any, float]:
-        """Per stream, the first position that is sure to come after `node`: a fixed point over the events."""
+        """Return, per stream, the first position that is certainly after `node`: a fixed point over the
+        events.
+        """
         reached: dict[Any, float] = {self.stream[node]: self.position[node]}
         changed = True
         while changed:
@@ -64,7 +69,7 @@ class Order:
 
 
 def _edges(graph: fx.Graph, position: dict[fx.Node, int], stream: dict[fx.Node, Any]) -> list[Edge]:
-    """One edge per wait and record it refers to."""
+    """Return one edge per wait and record that it refers to."""
     edges: list[Edge] = []
     recorded: dict[Any, tuple[Any, int]] = {}
     for node in graph.nodes:
@@ -76,9 +81,9 @@ def _edges(graph: fx.Graph, position: dict[fx.Node, int], stream: dict[fx.Node, 
         elif target in stream_ops.EVENT_RECORD_ON:
             recorded[node.args[0]] = _named(node.args[1:4]), now
         elif target in stream_ops.WAIT:
-            # A value without a token counts from where it was made: the token is put there later.
-            made = [root_of(x)[0] for x in _listed(node.args[0])]
-            marks = [recorded.get(x, (stream[x], position[x])) for x in made]
+            # A value without a token counts from the node that makes it: a later pass puts the token there.
+            results = [root_of(x)[0] for x in _listed(node.args[0])]
+            marks = [recorded.get(x, (stream[x], position[x])) for x in results]
             edges += [Edge(source, record, here, now) for source, record in marks]
         elif target in stream_ops.EVENT_WAIT and node.args[0] in recorded:
             edges.append(Edge(*recorded[node.args[0]], here, now))

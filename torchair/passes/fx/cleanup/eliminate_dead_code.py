@@ -1,4 +1,4 @@
-"""Nodes nobody reads go."""
+"""Remove nodes that nothing reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchair.passes.pass_manager import PassContext
 
 
 def eliminate_dead_code(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """FX's own rule of what has an effect (writes, random state, collectives) keeps those nodes."""
+    """Remove dead nodes by FX's own rule of effects (writes, random state, collectives)."""
     before = len(gm.graph.nodes)
     gm.graph.eliminate_dead_code()
     gm.recompile()

@@ -1,4 +1,4 @@
-"""as_strided(view(x), …) -> as_strided(x, …): it looks at the storage, whatever part of it it is given."""
+"""as_strided(view(x), …) -> as_strided(x, …): it reads the storage, whichever part of it is passed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ aten = torch.ops.aten
 
 
 def root_as_strided(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """A window is taken from the tensor that owns the memory: further on tensors are logical, and a part of
-    one has lost what lies beside it.
+    """Apply as_strided to the tensor that owns the memory.
+
+    Later stages treat tensors as logical, so a part of a tensor no longer reaches the memory next to it.
     """
     changed = 0
     for node in gm.graph.find_nodes(op="call_function", target=aten.as_strided.default):
@@ -28,7 +29,7 @@ def root_as_strided(gm: fx.GraphModule, ctx: PassContext) -> int:
         if owner is source:
             continue
         if is_symbol(offset):
-            ctx.skip(node, "where the view begins is a symbol")
+            ctx.skip(node, "the storage offset of the view is symbolic")
             continue
         node.args, node.kwargs = (owner, node.args[1], node.args[2], offset), {}
         changed += 1
@@ -36,14 +37,16 @@ def root_as_strided(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 def _owner(node: fx.Node) -> fx.Node:
-    """The node that owns the memory, past views of the same dtype; a write in between stays in between."""
-    look = _look(node)
-    while (viewed := viewed_by(node)) is not None and viewed[1] is not None and _look(viewed[0]) == look:
+    """Return the node that owns the memory, through views of the same dtype; a write in between stops the
+    search.
+    """
+    look = _bit_view(node)
+    while (viewed := viewed_by(node)) is not None and viewed[1] is not None and _bit_view(viewed[0]) == look:
         node = viewed[0]
     return node
 
 
-def _look(node: fx.Node) -> tuple[torch.dtype, bool, bool]:
-    """How bits are read."""
+def _bit_view(node: fx.Node) -> tuple[torch.dtype, bool, bool]:
+    """Return how the bits are read: dtype, conjugate bit and negative bit."""
     value = node.meta["val"]
     return value.dtype, value.is_conj(), value.is_neg()

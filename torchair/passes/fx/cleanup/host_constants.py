@@ -1,4 +1,4 @@
-"""Constants that a device graph makes on the CPU are computed when it is compiled, or made on the device."""
+"""Compute constants that a device graph creates on the CPU at compile time, or create them on the device."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from torchair.passes.pass_manager import PassContext
 aten = torch.ops.aten
 
 MAX_BYTES = 1 << 24
-"""A larger result is computed in every call rather than kept."""
-# Beside what is pointwise: what every device does with integers.
+"""Largest result in bytes that is stored in the program; larger ones are computed in every call."""
+# Besides pointwise ops: integer ops that give equal results on every device.
 WHOLE = (aten.flip.default, aten.cat.default, aten.repeat.default, aten.cumsum.default, aten.roll.default)
 SAME = (aten.lift_fresh_copy.default, aten.clone.default, aten.detach.default, aten.alias.default)
 FILLS = (aten.full.default, aten.scalar_tensor.default, aten.zeros.default, aten.ones.default)
@@ -33,7 +33,7 @@ ARITHMETIC = (
 
 
 def move_host_constants(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """How many nodes were folded, or are on the device now."""
+    """Fold host constants or move them to the device; return how many nodes changed."""
     device = device_of(gm)
     changed = 0 if device.type == "cpu" else fold(gm) + fill_with_numbers(gm) + move(gm, device)
     if changed:
@@ -41,11 +41,11 @@ def move_host_constants(gm: fx.GraphModule, ctx: PassContext) -> int:
     return changed
 
 
-# What depends on no input is the same in every call, to the last bit.
+# A value that depends on no input is bit-identical in every call.
 
 
 def fold(gm: fx.GraphModule) -> int:
-    """Replace what the CPU computes from constants, and copies of it on the device, by the result."""
+    """Replace what the CPU computes from constants, and its copies on the device, by the result."""
     values: dict[fx.Node, Any] = {}
     with disable_modes(), torch.no_grad():
         for node in gm.graph.nodes:
@@ -68,16 +68,16 @@ def fold(gm: fx.GraphModule) -> int:
 
 
 def _is_foldable(node: fx.Node) -> bool:
-    """Does a call compute small tensors on the CPU, or move them, and nothing else?"""
+    """Return whether the call only computes small tensors on the CPU, or only moves them."""
     target: Any = node.target
-    made = list(tensors_of(node))
+    results = list(tensors_of(node))
     if (
         node.op != "call_function"
-        or not made
-        or any(isinstance(n, torch.SymInt) for v in made for n in v.shape)
+        or not results
+        or any(isinstance(n, torch.SymInt) for v in results for n in v.shape)
     ):
         return False
-    if not all(map(is_on_cpu, made)) and target not in MOVES:
+    if not all(map(is_on_cpu, results)) and target not in MOVES:
         return False
     is_pure = target is operator.getitem or (
         isinstance(target, OpOverload)
@@ -85,11 +85,11 @@ def _is_foldable(node: fx.Node) -> bool:
         and not mutates(target)
         and not draws(node)
     )
-    return is_pure and sum(value.nbytes for value in made) <= MAX_BYTES
+    return is_pure and sum(value.nbytes for value in results) <= MAX_BYTES
 
 
 def _replace(gm: fx.GraphModule, node: fx.Node, value: torch.Tensor, users: list[fx.Node]) -> None:
-    """Who may hand the memory on, or writes it, gets a copy."""
+    """Replace a node by a constant; readers that may alias or write the memory get a copy."""
     name = f"_folded_{node.name}"
     gm.register_buffer(name, value, persistent=False)
     fake_mode = next(tensors_of(node)).fake_mode  # type: ignore[attr-defined]
@@ -106,7 +106,10 @@ def _replace(gm: fx.GraphModule, node: fx.Node, value: torch.Tensor, users: list
 
 
 def fill_with_numbers(gm: fx.GraphModule) -> int:
-    """`masked_fill` asks the device for its value, which cannot be recorded: constants become numbers."""
+    """Turn constant values of `masked_fill` into numbers.
+
+    With a tensor, `masked_fill` synchronizes with the device, which cannot be recorded.
+    """
     found = 0
     for node in gm.graph.find_nodes(op="call_function", target=aten.masked_fill.Tensor):
         number = _number(gm, node.args[2])
@@ -117,7 +120,7 @@ def fill_with_numbers(gm: fx.GraphModule) -> int:
 
 
 def _number(gm: fx.GraphModule, node: Any) -> Any:
-    """The number that a node stands for in every call, if it is a constant."""
+    """Return the number that a node has in every call if it is constant."""
     if node.op == "get_attr":
         value = operator.attrgetter(str(node.target))(gm)
         with disable_modes():
@@ -125,7 +128,7 @@ def _number(gm: fx.GraphModule, node: Any) -> Any:
     place = 1 if node.target is aten.full.default else 0
     is_fill = node.target in (aten.full.default, aten.scalar_tensor.default)
     number = node.args[place] if is_fill else None
-    # Its dtype may round it.
+    # Its dtype may round the number.
     return _rounded(number, node.meta["val"].dtype) if isinstance(number, int | float | bool) else None
 
 
@@ -134,12 +137,13 @@ def _rounded(number: float, dtype: torch.dtype) -> Any:
         return torch.tensor(number, dtype=dtype).item()
 
 
-# What has symbolic sizes is made on the device.
+# Values with symbolic sizes are created on the device.
 
 
 def move(gm: fx.GraphModule, device: torch.device) -> int:
-    """Integers and what is filled with one number are the same everywhere; what other arithmetic on floats
-    gives may differ in the last bit.
+    """Create integers and single-number fills on the device, where they are equal to those of the CPU.
+
+    Other floating-point arithmetic may differ in the last bit.
     """
     movable: set[fx.Node] = set()
     for node in gm.graph.nodes:
@@ -150,7 +154,7 @@ def move(gm: fx.GraphModule, device: torch.device) -> int:
             user in movable or _wants_on_device(user, node) for user in node.users
         ):
             movable.discard(node)
-    # Who reads what stays on the CPU stays there, too.
+    # Nodes that read a value which stays on the CPU stay there, too.
     for node in gm.graph.nodes:
         if node in movable and not all(source in movable for source in node.all_input_nodes):
             movable.discard(node)
@@ -182,8 +186,10 @@ def _is_exact(node: fx.Node) -> bool:
 
 
 def _wants_on_device(user: fx.Node, node: fx.Node) -> bool:
-    """Arithmetic takes a number of the CPU as an argument of its kernel, and computes otherwise with one that
-    is on the device: a division becomes a product with the inverse. Other ops would copy it in every call.
+    """Return whether `user` should read `node` from the device.
+
+    Arithmetic passes a CPU number as a kernel argument, and computes differently with a number on the device:
+    a division becomes a product with the inverse. Other ops would copy the number in every call.
     """
     target: Any = user.target
     is_op = isinstance(target, OpOverload) and target.namespace == "aten"

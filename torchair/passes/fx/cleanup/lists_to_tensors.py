@@ -1,7 +1,7 @@
 """attention(…, lengths=[s0, s1]) -> attention(…, lengths=Tensor input): numbers an op reads become data.
 
-A recording bakes numbers in, so every new length would be a new key. As an input on the device, filled before
-each replay, they change nothing: one recording serves all lengths.
+A recording fixes numbers, so every new length would need a new key. A device input that is filled before each
+replay avoids that: one recording serves all lengths.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torchair.core.torch_private.operators.schemas import OpOverload, find_overl
 from torchair.fxgraph.placeholders import placeholders
 from torchair.passes.pass_manager import PassContext
 
-# Op -> its twin that takes tensors, and the arguments that are lists in the one and tensors in the other.
+# Op -> its variant that takes tensors, and the arguments that are lists in one and tensors in the other.
 HOST_LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "npu.npu_fused_infer_attention_score.default": (
         "air.npu_fused_infer_attention_score.default",
@@ -28,28 +28,30 @@ HOST_LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
 }
 MARK = "host_list"
-"""In the meta of an input: for each element ("index", input) or ("fixed", number)."""
+"""Meta key of an input: for each element ("index", input) or ("fixed", number)."""
 
 Rule = tuple[tuple[str, int], ...]
 
 
 def move_host_lists(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Each op whose lists hold graph inputs reads them from new inputs instead, one for equal lists."""
+    """Make each op whose lists hold graph inputs read new inputs instead, one for equal lists."""
     order = {node: index for index, node in enumerate(placeholders(gm))}
-    made: dict[tuple[Rule, torch.device], fx.Node] = {}
+    results: dict[tuple[Rule, torch.device], fx.Node] = {}
     changed = 0
     for node in list(gm.graph.nodes):
-        twin, names = HOST_LISTS.get(str(node.target), ("", ())) if node.op == "call_function" else ("", ())
+        variant, names = (
+            HOST_LISTS.get(str(node.target), ("", ())) if node.op == "call_function" else ("", ())
+        )
         lists = {name: node.kwargs[name] for name in names if isinstance(node.kwargs.get(name), list | tuple)}
         if not any(isinstance(item, fx.Node) for items in lists.values() for item in items):
             continue
         rules = {name: _rule(items, order) for name, items in lists.items()}
-        target = find_overload(twin)
+        target = find_overload(variant)
         if target is None or None in rules.values():
             ctx.skip(node, "a length is computed in the graph, so it stays part of the key")
             continue
         device = node.args[0].meta["val"].device
-        inputs = {name: _input(gm, rule, device, made) for name, rule in rules.items() if rule is not None}
+        inputs = {name: _input(gm, rule, device, results) for name, rule in rules.items() if rule is not None}
         _replace(node, target, inputs)
         changed += 1
     if changed:

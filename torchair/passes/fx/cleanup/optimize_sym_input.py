@@ -1,6 +1,4 @@
-"""A symbolic-int input that equals a dimension of a tensor input is read from that tensor: it need not be
-fed.
-"""
+"""Read a symbolic int from a dimension of a tensor input that equals it, so that it need not be an input."""
 
 from __future__ import annotations
 
@@ -11,8 +9,9 @@ from torchair.passes.pass_manager import PassContext
 
 
 def optimize_sym_input(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """The first tensor and dim that match; the placeholder stays (the call still passes it), its readers
-    move.
+    """Redirect the readers to the first matching tensor and dim.
+
+    The placeholder stays, because the call still passes it.
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     where = _dims(placeholders)
@@ -33,7 +32,7 @@ def optimize_sym_input(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 def _dims(placeholders: list[fx.Node]) -> dict[object, tuple[fx.Node, int]]:
-    """Symbol -> the first (tensor, dim) that is exactly this symbol."""
+    """Map each symbol to the first (tensor, dim) that is exactly this symbol."""
     found: dict[object, tuple[fx.Node, int]] = {}
     for node in placeholders:
         value = node.meta.get("val")

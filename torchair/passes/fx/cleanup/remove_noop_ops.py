@@ -54,14 +54,18 @@ NOOPS: dict[Any, tuple[str, Callable[[Given], bool]]] = {
     prims.convert_element_type.default: ("a", _always),
     prims.device_put.default: ("a", _always),
 }
-"""Ops that return this argument where the result has its sizes, strides, dtype and device, and one thing more
+"""Op -> the argument that it returns, and a further condition.
+
+The op is a no-op if the result has the sizes, strides, dtype and device of this argument, and the condition
 holds.
 """
 
 
 def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Kept where the graph would come to return one of its inputs, or one
-    tensor twice, and where a window is taken from the storage: a copy has a storage of its own.
+    """Remove no-ops, except those that keep results separate or own a storage that is read raw.
+
+    A no-op stays if the graph would otherwise return one of its inputs or one tensor twice. It also stays if
+    as_strided reads its storage: a copy has its own storage.
     """
     before, shared = len(gm.graph.nodes), set(_shared(gm.graph))
     together = {place for pair in shared if pair[1] >= 0 for place in pair}
@@ -71,12 +75,12 @@ def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
     _remove(gm.graph)
     if fake_mode is not None:
         look_again(gm.graph, fake_mode)
-    kept = set(gm.graph.nodes)
+    remaining = set(gm.graph.nodes)
     for chain in windows:
-        _keep_storages(chain, kept)
+        _keep_storages(chain, remaining)
     new = [place for place, other in _shared(gm.graph) if (place, other) not in shared]
     if not together.isdisjoint(new) or not all(_can_be_copied(gm.graph, place) for place in new):
-        # Two results share memory that they would get from an input: copies of both would not share it.
+        # Two results share memory that would come from an input: copies of both would not share it.
         gm.graph = given.graph
         return 0
     for place in new:
@@ -86,17 +90,18 @@ def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 def _remove(graph: fx.Graph) -> None:
-    """What is returned gets no memory that an input or another result has."""
+    """Remove no-ops so that no result shares memory with an input or another result."""
     inputs = {memory_of(node.meta.get("val")) for node in graph.find_nodes(op="placeholder")}
     results = [node for node in flat(graph.output_node().args[0]) if isinstance(node, fx.Node)]
     returned = {memory_of(node.meta.get("val")) for node in results}
     for node in graph.nodes:
         source = _returned_by(node)
-        if source is None or not _lie_alike(node.meta.get("val"), source.meta.get("val")):
+        if source is None or not _same_layout(node.meta.get("val"), source.meta.get("val")):
             continue
         memory, other = memory_of(node.meta["val"]), memory_of(source.meta["val"])
         if memory == other:
-            # Its window is that of the source; the two are not to be one tensor where both are seen outside.
+            # Its window is that of the source; the two must not become one tensor where both are visible
+            # outside.
             is_kept = node in results and (source in results or source.op == "placeholder")
         else:
             is_kept = memory in returned and (other in inputs or other in returned)
@@ -108,7 +113,7 @@ def _remove(graph: fx.Graph) -> None:
 
 
 def _returned_by(node: fx.Node) -> fx.Node | None:
-    """The argument that a no-op returns."""
+    """Return the argument that a no-op returns."""
     if node.op != "call_function" or node.target not in NOOPS:
         return None
     name, holds = NOOPS[node.target]
@@ -117,9 +122,10 @@ def _returned_by(node: fx.Node) -> fx.Node | None:
     return source if isinstance(source, fx.Node) and holds(given) else None
 
 
-def _lie_alike(a: Any, b: Any) -> bool:
-    """Have the two tensors the same sizes, strides, dtype and device? Views of one memory begin at the same
-    place too.
+def _same_layout(a: Any, b: Any) -> bool:
+    """Return whether two tensors have equal sizes, strides, dtype and device.
+
+    Views of one memory must also have the same storage offset.
     """
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or a.layout != b.layout:
         return False
@@ -137,8 +143,9 @@ def _calls(graph: fx.Graph, target: Any) -> Iterable[fx.Node]:
 
 
 def _windows(graph: fx.Graph) -> Iterator[list[tuple[fx.Node, bool]]]:
-    """Yield, for each call that counts from the start of a storage, the nodes behind it that decide where its
-    argument begins there, and whether they own their memory.
+    """Yield the nodes that decide the storage offset for each op that depends on the storage offset.
+
+    Each node comes with whether it owns its memory.
     """
     for target in ABSOLUTE:
         for node in _calls(graph, target):
@@ -154,7 +161,7 @@ def _windows(graph: fx.Graph) -> Iterator[list[tuple[fx.Node, bool]]]:
 
 
 def _keep_storages(chain: list[tuple[fx.Node, bool]], kept: set[fx.Node]) -> None:
-    """Where a node that owned its memory is gone, give a copy to the node that read it."""
+    """Where a node that owned its memory was removed, give a copy to the node that read it."""
     reader = chain[0][0]
     for node, owns in chain[1:]:
         if node in kept:
@@ -164,12 +171,12 @@ def _keep_storages(chain: list[tuple[fx.Node, bool]], kept: set[fx.Node]) -> Non
 
 
 def _owns_memory(node: Any) -> bool:
-    """Did this op make the memory it returns, so that it begins where the memory does?"""
+    """Return whether the op allocated the memory it returns, so that its storage offset is 0."""
     return node.op == "call_function" and viewed_by(node) is None
 
 
 def _copy_for(node: fx.Node, removed: Any) -> None:
-    """Give a window its copy back."""
+    """Restore the copy for an op that depends on the storage offset."""
     with node.graph.inserting_before(node):
         made = node.graph.call_function(aten.clone.default, (node.args[0],))
     made.meta.update(removed.meta)
@@ -177,9 +184,9 @@ def _copy_for(node: fx.Node, removed: Any) -> None:
 
 
 def _shared(graph: fx.Graph) -> Iterator[tuple[int, int]]:
-    """(a, b): result number a may share memory with the earlier result b, or with an input (-1).
+    """Yield (a, b): result a may share memory with the earlier result b, or with an input (-1).
 
-    No-ops are looked at one at a time; two clones in a row are each needless, but not both.
+    No-ops are examined one at a time: each of two clones in a row is unnecessary, but not both.
     """
     memory, seen = Memory(graph), dict[fx.Node, int]()
     for place, value in enumerate(flat(graph.output_node().args[0])):
@@ -194,13 +201,13 @@ def _shared(graph: fx.Graph) -> Iterator[tuple[int, int]]:
 
 
 def _can_be_copied(graph: fx.Graph, place: int) -> bool:
-    """Has a copy of this result the strides that it has itself?"""
+    """Return whether a copy of this result has the same strides as the result."""
     value = list(flat(graph.output_node().args[0]))[place].meta["val"]
     return value.layout is torch.strided and dense_order(layout_of(value)) is not None
 
 
 def _clone(graph: fx.Graph, place: int) -> None:
-    """A tensor of its own for one result, taken where the value is made: inputs may be written later."""
+    """Clone one result where its value is computed: inputs may be written later."""
     output = graph.output_node()
     results = list(flat(output.args[0]))
     value = results[place]

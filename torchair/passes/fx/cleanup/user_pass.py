@@ -1,4 +1,4 @@
-"""The user's own passes: called as `f(gm, example_inputs, config)`, free to edit the graph in place."""
+"""Call the user's own passes as `f(gm, example_inputs, config)`; they may edit the graph in place."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from torchair.passes.pass_manager import PassContext
 
 
 def user_pre_pass(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """`post_grad_custom_pre_pass`: sees the graph as AOTAutograd left it."""
+    """`post_grad_custom_pre_pass`: receives the graph as AOTAutograd returned it."""
     return _call("post_grad_custom_pre_pass", ctx.user_pre_pass, gm, ctx)
 
 
 def user_post_pass(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """`post_grad_custom_post_pass`: sees the graph after the built-in passes."""
+    """`post_grad_custom_post_pass`: receives the graph after the built-in passes."""
     return _call("post_grad_custom_post_pass", ctx.user_post_pass, gm, ctx)
 
 
 def _call(option: str, function: Callable[..., Any] | None, gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Nodes it adds may lack metadata, and nodes it changes may have stale metadata: all of it is computed
-    again.
-    """
+    """Call a user pass and recompute all metadata, because the pass may leave it missing or stale."""
     if function is None:
         return 0
     before = {node: (node.target, node.args, node.kwargs) for node in gm.graph.nodes}
@@ -46,7 +44,7 @@ def _call(option: str, function: Callable[..., Any] | None, gm: fx.GraphModule, 
         fake_tensor_prop(gm, detect_fake_mode(ctx.inputs), ctx.inputs)
     except Exception as error:
         raise BadPass(
-            f"the user's pass {name} ({option}) left a graph that is not valid: {error}",
-            next="print gm.graph at the end of the pass; every node must come after the nodes it reads",
+            f"the user's pass {name} ({option}) left an invalid graph: {error}",
+            next="print gm.graph at the end of the pass; every node must come after the nodes that it reads",
         ).of_user() from error
     return changed

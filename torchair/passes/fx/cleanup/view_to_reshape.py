@@ -11,7 +11,7 @@ aten = torch.ops.aten
 
 
 def view_to_reshape(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Every `view` by sizes; `view` by dtype is another op."""
+    """Replace every `view` by sizes; `view` by dtype is another op."""
     views = list(gm.graph.find_nodes(op="call_function", target=aten.view.default))
     for node in views:
         node.target = aten.reshape.default

@@ -1,1 +1,1 @@
-"""Passes that make operations write in place."""
+"""Passes that make ops write in place."""

@@ -1,4 +1,4 @@
-"""An op that reads in one argument what it writes through another does so in a graph, too."""
+"""Keep an op correct that reads one argument in the memory that it writes through another."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ BUILT_IN = ("aten", "prim", "prims")
 
 
 def has_shared_arguments(gm: torch.nn.Module) -> bool:
-    """Most programs have none."""
+    """Return whether the graph calls such an op; most programs have none."""
     return any(_read_as_written(node) for part in _parts(gm) for node in part.graph.nodes)
 
 
 def tell_shared_arguments(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """AOTAutograd is told that such arguments are written, too: all of them are then parts of one copy."""
+    """Declare such arguments as written, so that AOTAutograd makes all of them parts of one copy."""
     changed = 0
     for part in _parts(gm):
         for node in part.graph.nodes:
-            told = _told(node)
-            if told is not None:
-                node.target = told
+            aliased = _aliased_op(node)
+            if aliased is not None:
+                node.target = aliased
                 changed += 1
         part.recompile()
     return changed
 
 
 def _parts(gm: torch.nn.Module) -> list[fx.GraphModule]:
-    """The graph, and those of its branches and loops."""
+    """Return the graph and the graphs of its branches and loops."""
     return [part for part in gm.modules() if isinstance(part, fx.GraphModule)]
 
 
-def _told(node: fx.Node) -> OpOverload | None:
-    """The op to call in place of that of the node."""
+def _aliased_op(node: fx.Node) -> OpOverload | None:
+    """Return the op to call instead of the node's op."""
     op, names = _op_of(node), _read_as_written(node)
     return with_shared(op, names) if op is not None and names else None
 
 
 def _read_as_written(node: fx.Node) -> list[str]:
-    """The arguments of a custom op that share memory with one that it writes, and are only read."""
+    """Return the read-only arguments of a custom op that share memory with an argument that it writes."""
     op = _op_of(node)
     if op is None or not can_auto_functionalize(op):
         return []
     written = written_names(op)
     given = [(argument, list(_tensors(value))) for argument, value in arguments(node, op)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for _, tensors in given for tensor in tensors):
-        return []  # it may have a backward, which goes by its own schema
+        return []  # it may have a backward, which follows its own schema
     memory = {
         _memory(tensor) for argument, tensors in given if argument.name in written for tensor in tensors
     }
@@ -67,7 +67,7 @@ def _read_as_written(node: fx.Node) -> list[str]:
 
 
 def _op_of(node: fx.Node) -> OpOverload | None:
-    """The custom op that is called; of several of one name none is meant here."""
+    """Return the custom op that is called; an op with several overloads is not supported here."""
     target = node.target
     if isinstance(target, OpOverloadPacket) and len(target.overloads()) == 1:
         target = getattr(target, target.overloads()[0])

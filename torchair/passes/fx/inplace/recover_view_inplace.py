@@ -1,7 +1,7 @@
 """input -> view -> scatter -> view -> copy_ into the same input  becomes the in-place scatter.
 
-AOTAutograd spells an in-place write through a view of a cache in this long way. The in-place twin writes its
-rows only.
+AOTAutograd produces this form for an in-place write through a view of a cache. The in-place variant writes
+only its rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ TWINS = {
 
 
 def recover_view_inplace(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Only where the first view has one reader, the input two, and source and destination have equal
+    """Replace the pattern by the in-place scatter.
+
+    It applies only where the first view has one reader, the input two, and source and destination have equal
     shapes.
     """
     changed = 0
@@ -49,11 +51,11 @@ def _recover(gm: fx.GraphModule, copy: fx.Node, ctx: PassContext) -> bool:
     if why_not is not None:
         ctx.skip(scatter, why_not)
         return False
-    twin = find_overload(TWINS[str(scatter.target)])
-    if twin is None:
-        ctx.skip(scatter, f"there is no {TWINS[str(scatter.target)]}")
+    variant = find_overload(TWINS[str(scatter.target)])
+    if variant is None:
+        ctx.skip(scatter, f"{TWINS[str(scatter.target)]} does not exist")
         return False
-    scatter.target = twin
+    scatter.target = variant
     copy.replace_all_uses_with(target)
     gm.graph.erase_node(copy)
     return True

@@ -1,4 +1,4 @@
-"""b = op(a) -> op_(a), where nobody reads the old value of the intermediate `a` any more."""
+"""b = op(a) -> op_(a), where nothing reads the old value of the intermediate `a` any more."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torchair.passes.pass_manager import PassContext
 
 
 def reinplace_inplaceable_ops_pass(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Ops with an in-place twin, scatters, and ops of the registry that update several tensors.
+    """Reinplace ops with an in-place variant, scatters, and registered ops that update several tensors.
 
-    It only saves memory: when it fails, the graph stays as it was.
+    The pass only saves memory: when it fails, the graph is unchanged.
     """
     saved = copy_graph(gm)
     try:
@@ -23,8 +23,9 @@ def reinplace_inplaceable_ops_pass(gm: fx.GraphModule, ctx: PassContext) -> int:
         raise
     except Exception as error:
         ctx.degradations.add(
-            f"values are not written in place: {type(error).__name__}: {first_line(error)}",
-            next="inplace_pass=False switches the attempt off",
+            f"intermediates are not written in place: the pass failed with {type(error).__name__}: "
+            f"{first_line(error)}",
+            next="set inplace_pass=False to skip the pass; results are the same",
         )
         gm.graph = saved.graph
         return 0

@@ -1,7 +1,6 @@
 """copy_(input, f(input, …)) -> f_(input, …): a new value of an input is written where the input is.
 
-A KV cache update then writes its few rows and nothing else. An input that the graph does not write back is
-never written.
+A KV cache update then writes only its few rows. An input that the graph does not write back is never written.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from torchair.passes.fx.analysis.alias_analysis import same_place
+from torchair.passes.fx.analysis.alias_analysis import is_same_view
 from torchair.passes.fx.analysis.auto_functionalized import annotate, is_functionalized
 from torchair.passes.fx.analysis.inplace_analysis import InPlace
 from torchair.passes.fx.analysis.inplace_variants import overwrite_several, plan_of
@@ -19,8 +18,9 @@ aten = torch.ops.aten
 
 
 def reinplace_input_mutated_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Write-backs in the order of the graph; ops that update several tensors; notes on higher-order nodes
-    which of their tensors need no clone.
+    """Rewrite write-backs in graph order, and ops that update several tensors.
+
+    Also annotate higher-order nodes with the tensors that need no clone.
     """
     work, changed = InPlace(gm, ctx), 0
     for node in list(gm.graph.nodes):
@@ -39,7 +39,10 @@ def reinplace_input_mutated_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 def _is_write_back(work: InPlace, copy: fx.Node) -> bool:
-    """Into an input or constant, or a part of one; a copy over itself is another pass's business."""
+    """Return whether the copy writes into an input, a constant, or a part of one.
+
+    `eliminate_self_copy` handles a copy of a value over itself.
+    """
     target, value = copy.args[0], copy.args[1]
     is_input = isinstance(target, fx.Node) and work.memory.has_input(target)
-    return is_input and not same_place(target, value)
+    return is_input and not is_same_view(target, value)

@@ -1,4 +1,4 @@
-"""cat([f(x), g(y)]) along dim 0 -> f and g write into their parts of the result at once."""
+"""cat([f(x), g(y)]) along dim 0 -> f and g write directly into their parts of the result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def remove_cat_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Where every producer has an `out=` overload; whoever else reads a producer reads the part."""
+    """Remove a cat if every producer has an `out=` overload; other readers of a producer read the part."""
     changed = 0
     for cat in list(gm.graph.find_nodes(op="call_function", target=aten.cat.default)):
         if _dim(cat) != 0 or len(cat.args[0]) < 2:
@@ -39,7 +39,7 @@ def remove_cat_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 def out_overload(op: Any) -> OpOverload | None:
-    """The overload that takes the same arguments and one `out`."""
+    """Return the overload that takes the same arguments and one `out`."""
     if not isinstance(op, OpOverload) or mutates(op) or len(op._schema.returns) != 1:
         return None
     namespace, name = op._schema.name.split("::")
@@ -72,7 +72,7 @@ def _why_not(graph: fx.Graph, cat: fx.Node) -> str | None:
             return f"{source}: {why_not}"
     first = min(sources, key=memory.position.__getitem__)
     if any(not _is_ordered(order, cat, first, source) for source in sources):
-        return "a producer runs on another stream, which no event orders after the allocation of the result"
+        return "no event orders a producer on another stream after the allocation of the result"
     return None
 
 
@@ -87,24 +87,24 @@ def _why_not_source(
     if any(user.target is aten.cat.default and user is not cat for user in source.users):
         return "another cat reads it"
     if value.dtype != result.dtype or value.device != result.device:
-        return "its dtype or device is not that of the result"
+        return "its dtype or device differs from the result's"
     if value.dim() != result.dim() or not same_sizes(value.shape[1:], result.shape[1:]):
-        return "its sizes do not agree with the result's"
+        return "its sizes differ from the result's"
     if not sizes.knows(value.shape[0]):
         return "its size is not known before it is computed"
     if memory.is_returned(source):
         return "the graph returns it, and it would share memory with the result"
     if any(member.target is aten.as_strided.default for member in memory.group(source)):
-        return "it is read with strides of its own"
+        return "it is read with its own strides"
     return None
 
 
 def _is_ordered(order: Order, cat: fx.Node, first: fx.Node, source: fx.Node) -> bool:
-    """The result is allocated on the stream of the cat, just before `first`: may `source` write there?"""
+    """Return whether `source` may write into a result allocated on the cat's stream just before `first`."""
     if not order.many or order.stream[source] == order.stream[cat]:
         return True
-    # The memory may have served the cat's stream until here. What came before the graph is done: all streams
-    # start behind it.
+    # The memory may have served the cat's stream until here. Everything before the graph is done: all streams
+    # start after it.
     here = [node for node in order.position if order.stream[node] == order.stream[cat]]
     before = [node for node in here if order.position[node] < order.position[first]]
     used = [node for node in before if node.target not in stream_ops.ALL]
@@ -115,7 +115,7 @@ def _rewrite(graph: fx.Graph, cat: fx.Node) -> None:
     sources: Sequence[fx.Node] = cat.args[0]  # type: ignore[assignment]
     position = {node: number for number, node in enumerate(graph.nodes)}
     first = min(sources, key=position.__getitem__)
-    # Outside of scopes that the cat is not in. Sizes come from inputs, so all parts can stand there.
+    # Insert outside scopes that do not contain the cat. Sizes come from inputs, so all parts can be there.
     scopes = dict(walk(graph))
     first = next((scope for scope in scopes[first] if scope not in scopes[cat]), first)
     with graph.inserting_before(first):
@@ -131,7 +131,7 @@ def _rewrite(graph: fx.Graph, cat: fx.Node) -> None:
 
 
 def _allocate(graph: fx.Graph, cat: fx.Node, first: fx.Node) -> fx.Node:
-    """The result without content, on the stream of the cat."""
+    """Allocate the result without content, on the stream of the cat."""
     value, sizes = cat.meta["val"], Sizes(graph)
     scopes = dict(walk(graph))
     inner = next((s for s in reversed(scopes[cat]) if stream_ops.is_stream_scope(s)), None)
@@ -140,12 +140,12 @@ def _allocate(graph: fx.Graph, cat: fx.Node, first: fx.Node) -> fx.Node:
     if moves:
         graph.call_function(inner.target, inner.args, dict(inner.kwargs))  # type: ignore[arg-type, union-attr]
     options = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
-    made = graph.call_function(aten.empty.memory_format, (shape,), options)
+    output = graph.call_function(aten.empty.memory_format, (shape,), options)
     if moves:
         graph.call_function(_exit_of(inner.target))  # type: ignore[union-attr]
-    made.meta.update(cat.meta)
-    made.meta["val"] = _run(value, lambda: value.new_empty(value.shape))
-    return made
+    output.meta.update(cat.meta)
+    output.meta["val"] = _run(value, lambda: value.new_empty(value.shape))
+    return output
 
 
 def _exit_of(enter: Any) -> Any:
@@ -153,7 +153,7 @@ def _exit_of(enter: Any) -> Any:
 
 
 def _parts(graph: fx.Graph, result: fx.Node, rows: Sequence[Any]) -> list[fx.Node]:
-    """The slices of the result, in order."""
+    """Return the slices of the result, in order."""
     sizes, value, parts = Sizes(graph), result.meta["val"], []
     start: Any = 0
     begin: Any = 0
@@ -168,6 +168,6 @@ def _parts(graph: fx.Graph, result: fx.Node, rows: Sequence[Any]) -> list[fx.Nod
 
 def _run(like: torch.Tensor, make: Callable[[], Any]) -> Any:
     mode = detect_fake_mode([like])
-    assert mode is not None, "values of a graph are fake"
+    assert mode is not None, "the values of a graph are fake"
     with faking(mode):
         return make()

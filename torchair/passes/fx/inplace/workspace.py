@@ -1,4 +1,4 @@
-"""Ops whose scratch memory depends on the data: scratch and results are allocated by the graph.
+"""Allocate scratch memory and results in the graph for ops whose scratch size depends on the data.
 
 A recording then has both at fixed addresses, and may update the op's arguments between replays.
 """
@@ -21,7 +21,9 @@ from torchair.passes.pass_manager import PassContext
 
 @dataclass(frozen=True)
 class Workspace:
-    """The op that says how much scratch memory is enough, the overload that is given it, the results."""
+    """Name the op that computes the scratch size, the overload that takes the scratch memory, and the
+    results.
+    """
 
     query: str
     out: str
@@ -36,7 +38,7 @@ OPS: dict[str, Workspace] = {
 
 
 def replace_dynamic_workspace_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Only where the library has the query and the overload; elsewhere the op stays as it is."""
+    """Replace such ops where the library has the query and the overload; other ops do not change."""
     changed = 0
     for node in list(gm.graph.nodes):
         row = OPS.get(str(node.target)) if node.op == "call_function" else None
@@ -44,12 +46,12 @@ def replace_dynamic_workspace_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
             continue
         query, out = find_overload(row.query), find_overload(row.out)
         if query is None or out is None:
-            ctx.skip(node, f"there is no {row.query if query is None else row.out}")
+            ctx.skip(node, f"{row.query if query is None else row.out} does not exist")
             continue
         sizes = Sizes(gm.graph)
         values = _results(node, row)
         if not all(sizes.knows(size) for value in values for size in value.shape):
-            ctx.skip(node, "a size of its results is not known before it runs")
+            ctx.skip(node, "a result size is not known before the op runs")
             continue
         _split(gm.graph, node, query, out, values, sizes)
         changed += 1
@@ -63,7 +65,7 @@ def _results(node: fx.Node, row: Workspace) -> Sequence[torch.Tensor]:
     values: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     if len(values) != len(row.outputs):
         raise BadGraph(
-            f"{node.target} returns {len(values)} tensors, {len(row.outputs)} are registered",
+            f"{node.target} returns {len(values)} tensors, but {len(row.outputs)} outputs are registered",
             got=str(values),
             near=", ".join(row.outputs),
         ).of_user()
@@ -81,19 +83,19 @@ def _split(
     with graph.inserting_before(node):
         scratch = graph.call_function(query, node.args, dict(node.kwargs))
         scratch.meta["val"] = values[0].new_empty(0)
-        made = [_empty(graph, value, sizes) for value in values]
-    for index, new in enumerate(made):
+        results = [_empty(graph, value, sizes) for value in values]
+    for index, new in enumerate(results):
         picked = getitem(node, index)
         if picked is not None:
             picked.replace_all_uses_with(new)
             graph.erase_node(picked)
     node.target = out
-    node.kwargs = {**node.kwargs, "workspace": scratch, "out": made}
+    node.kwargs = {**node.kwargs, "workspace": scratch, "out": results}
 
 
 def _empty(graph: fx.Graph, value: torch.Tensor, sizes: Sizes) -> fx.Node:
     options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
     shape = [sizes.node(size) for size in value.shape]
-    made = graph.call_function(torch.ops.aten.empty.memory_format, (shape,), options)
-    made.meta["val"] = value
-    return made
+    result = graph.call_function(torch.ops.aten.empty.memory_format, (shape,), options)
+    result.meta["val"] = value
+    return result

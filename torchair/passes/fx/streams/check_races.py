@@ -1,9 +1,11 @@
-"""What may run at the same time, and should not: two nodes on different streams that touch one memory, of
-which one writes, and no event orders them; collectives of one group that ranks may start in different orders;
-waits for events that nothing has recorded.
+"""Find races between streams and order them.
 
-Results of such a graph depend on luck, on a device with streams. It is said before it runs, with both nodes
-and the edge that is missing.
+A race is two nodes on different streams that use one memory, of which one writes, and that no event orders.
+Collectives of one group that ranks may start in different orders also race. Waits for events that nothing has
+recorded are reported, too.
+
+On a device with streams, the results of such a graph depend on timing. torchair warns before the graph runs,
+with both nodes and the missing edge.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "npu_define")
 
 @dataclass(frozen=True)
 class Race:
-    """Two nodes, and what they both touch."""
+    """Two unordered nodes and the memory or group that they share."""
 
     first: fx.Node
     second: fx.Node
@@ -44,31 +46,35 @@ class Race:
 
 
 def check_races(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """How many there are. Each is told, and mended here by an event; what ranks do cannot be mended."""
+    """Warn of each race and order its nodes with an event; return the number of races.
+
+    The order in which ranks start collectives cannot be fixed here.
+    """
     found = 0
     for wait in _waits_for_nothing(gm.graph):
         ctx.degradations.add(
             f"{wait.name} waits for the event {wait.args[0]!r}, which nothing in the graph records before it",
             at=source_of(wait),
-            next="record the event first; a wait for an event that was never recorded does not wait",
+            next="record the event before the wait; waiting for an event that was never recorded has no "
+            "effect",
         )
     while (race := next(races(gm.graph), None)) is not None:
         found += 1
-        _mend(gm.graph, race)
+        _add_event(gm.graph, race)
         if _is_write_back(race.second):
-            continue  # AOTAutograd wrote it, behind all that the user wrote
+            continue  # AOTAutograd added this write, after all nodes of the user's program
         ctx.degradations.add(
             f"a race between streams: {race}",
             at=source_of(race.second) or source_of(race.first),
-            next=f"record an event behind {race.first.name} and let stream {_shown(race.second_stream)} wait "
-            f"for it before {race.second.name}; torchair has ordered them in this program",
+            next=f"record an event after {race.first.name} and let stream {_shown(race.second_stream)} "
+            f"wait for it before {race.second.name}; torchair has ordered them in this program",
         )
     if found:
         gm.recompile()
     return found
 
 
-def _mend(graph: fx.Graph, race: Race) -> None:
+def _add_event(graph: fx.Graph, race: Race) -> None:
     with graph.inserting_after(race.first):
         token = graph.call_function(torch.ops.air.record.default)
     with graph.inserting_before(race.second):
@@ -76,7 +82,7 @@ def _mend(graph: fx.Graph, race: Race) -> None:
 
 
 def races(graph: fx.Graph) -> Iterator[Race]:
-    """Pairs of nodes that may run at the same time and must not."""
+    """Yield pairs of nodes that may run at the same time and must not."""
     order = Order(graph)
     if not order.many:
         return
@@ -94,13 +100,13 @@ def races(graph: fx.Graph) -> Iterator[Race]:
         if _is_collective(node):
             for other in collectives:
                 if not order.is_before(other, node):
-                    what = "ranks may start these collectives in different orders and wait for ever"
+                    what = "ranks may start these collectives in different orders and deadlock"
                     yield Race(other, node, what, order.stream[other], order.stream[node])
             collectives.append(node)
 
 
 def _updates(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
-    """The inputs whose new values nodes make: that is where the user wrote them."""
+    """Map each node to the inputs that it updates: the user's program wrote them at this node."""
     found: dict[fx.Node, list[fx.Node]] = {}
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
         if _is_write_back(node):
@@ -113,7 +119,7 @@ def _is_write_back(node: fx.Node) -> bool:
 
 
 def _touches(node: fx.Node) -> dict[fx.Node, bool]:
-    """The memory a node reads (False) or writes (True); who makes a value writes it."""
+    """Return the memory that a node reads (False) or writes (True); creating a value writes it."""
     found = {root_of(source)[0]: False for source in node.all_input_nodes if _is_memory(source)}
     found |= {root_of(target)[0]: True for target in written_by(node)}
     if _is_memory(node):
@@ -130,8 +136,8 @@ def _is_memory(node: fx.Node) -> bool:
 
 def _what(root: fx.Node, first: fx.Node, second: fx.Node) -> str:
     if root is first:
-        return f"{second.name} reads {root.name} while it may still be made"
-    return f"both touch {root.name}, and one of them writes it"
+        return f"{second.name} may read {root.name} before it is computed"
+    return f"both use {root.name}, and one of them writes it"
 
 
 def _is_collective(node: fx.Node) -> bool:
@@ -144,7 +150,7 @@ def _waits_for_nothing(graph: fx.Graph) -> Iterator[fx.Node]:
         if node.target in stream_ops.EVENT_RECORD | stream_ops.EVENT_RECORD_ON:
             recorded.add(node.args[0])
         is_wait = node.target in stream_ops.EVENT_WAIT | stream_ops.EVENT_WAIT_ON
-        # An event that a user made may be recorded elsewhere.
+        # An event that the user created may be recorded outside the graph.
         if is_wait and node.args[0] not in recorded and node.args[-1] is True:
             yield node
 

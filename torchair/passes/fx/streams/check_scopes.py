@@ -1,4 +1,4 @@
-"""Scopes must be closed where they were opened; otherwise nobody can say what runs where."""
+"""Check that scopes are closed in the graph that opened them; otherwise the placement of nodes is unknown."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torchair.core.source_location import calling_line, is_ours, source_of
 from torchair.ops.streams import stream_ops
 from torchair.passes.pass_manager import PassContext
 
-# Functions that begin and end a region by name.
+# Functions that begin and end a named region.
 BEGINS, ENDS = "super_kernel_scope_begin", "super_kernel_scope_end"
 CAUSES = (
-    "every scope must be opened and closed in one graph: look at post_grad_custom_pre_pass and "
-    "post_grad_custom_post_pass, if there are any, and at graph breaks inside of the scope"
+    "open and close every scope in one graph: check post_grad_custom_pre_pass, "
+    "post_grad_custom_post_pass, and graph breaks inside the scope"
 )
 
 
 def check_scopes(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Raise if a scope is not closed, or closed twice; nothing is changed."""
+    """Raise if a scope is not closed, or closed twice; the graph does not change."""
     opened: list[fx.Node] = []
     regions: list[tuple[object, fx.Node]] = []
     for node in gm.graph.nodes:
@@ -47,6 +47,6 @@ def _name(node: fx.Node) -> str:
 
 def _bad(what: str, node: fx.Node) -> BadPass:
     at = source_of(node)
-    if is_ours(at):  # torch compiles the ends of a block with a graph break by themselves
+    if is_ours(at):  # torch itself emits the scope exits of a block with a graph break
         at = calling_line()
     return BadPass(what, at=at, got=node.format_node() or node.name, next=CAUSES).of_user()

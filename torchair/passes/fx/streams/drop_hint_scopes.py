@@ -1,4 +1,4 @@
-"""Scopes that change nothing in a program go: hints for hardware, which only an exported graph carries."""
+"""Remove scopes that change nothing in a program: hardware hints, which matter only in an exported graph."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from torchair.passes.pass_manager import PassContext
 
 
 def has_cores(ctx: PassContext, at: str = "") -> bool:
-    """Can the device limit cores? That it cannot is told."""
+    """Return whether the device can limit cores; warn if it cannot."""
     if ctx.switches.get("limits_cores", True):
         return True
-    what = "a limit of cores has no effect on this device"
-    ctx.degradations.add(what, at=at, next="leave it out: the results are the same")
+    what = "a core limit has no effect on this device"
+    ctx.degradations.add(what, at=at, next="remove the core limit: the results are the same without it")
     return False
 
 
 def drop_idle_scopes(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """How many went. That cores cannot be limited on a device is told."""
+    """Remove scopes without effect; return how many were removed."""
     dropped = 0
     for enter, leave in scope_analysis.blocks(gm.graph):
         found = stream_ops.attributes(enter)
         if set(stream_ops.CORE_LIMITS) <= found.keys():
             has_cores(ctx, source_of(enter))
         if not scope_analysis.ACTING & found.keys() and not stream_ops.is_stream_scope(enter):
-            logger.info("a scope is a hint for hardware and has no effect here: %s", found)
+            logger.info("this scope is a hardware hint and has no effect on this device: %s", found)
             gm.graph.erase_node(enter)
             gm.graph.erase_node(leave)
             dropped += 1

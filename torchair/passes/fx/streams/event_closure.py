@@ -1,7 +1,7 @@
-"""Side streams leave the graph's own stream at its start and come back to it before its end.
+"""Fork side streams from the graph's own stream at its start and join them before its end.
 
-A device graph records a side stream only if it was forked from the stream that is recorded and joined to it
-again; and results are complete only then.
+A device graph records a side stream only if it was forked from the recorded stream and joined to it again.
+Results are complete only after the join.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ops = torch.ops.npugraph_ex
 
 
 def apply_event_closure_with_multi_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """One event at the start that every side stream waits for, and one per side stream at the end."""
+    """Add one event at the start that every side stream waits for, and one per side stream at the end."""
     _keep_events(gm.graph)
     enters = [node for node in gm.graph.nodes if node.target in stream_ops.ENTER]
     moving = [node for node in enters if stream_ops.is_stream_scope(node)]
@@ -30,7 +30,8 @@ def apply_event_closure_with_multi_stream(gm: fx.GraphModule, ctx: PassContext) 
     output = next(iter(reversed(gm.graph.nodes)))
     if output.op != "output":
         raise BadPass(
-            f"the output node is not the last node, {output.name} is", next="mend the custom passes"
+            f"the output node must be the last node of the graph, but {output.name} is",
+            next="fix the custom passes, which moved or added this node",
         ).of_user()
     for node in gm.graph.nodes:
         if node.target in stream_ops.SCOPES:
@@ -49,7 +50,7 @@ def apply_event_closure_with_multi_stream(gm: fx.GraphModule, ctx: PassContext) 
 
 
 def _keep_events(graph: fx.Graph) -> None:
-    """Events that were named for this program live as long as its graphs."""
+    """Keep the named events of this program alive as long as its graphs."""
     for node in graph.nodes:
         if node.target in _NAMING and node.args[-1] is True and stream_ops.EVENT not in node.meta:
             node.meta[stream_ops.EVENT] = stream_ops.shared_event(node.args[0])
@@ -61,7 +62,7 @@ _NAMING = (
 
 
 def _named_streams(graph: fx.Graph) -> list[tuple[Any, ...]]:
-    """Identities of the streams on which events are recorded or waited for by name."""
+    """Return the identities of the streams on which events are recorded or waited for by name."""
     found: list[tuple[Any, ...]] = []
     for node in graph.nodes:
         if node.target in stream_ops.EVENT_RECORD_ON | stream_ops.EVENT_WAIT_ON:
@@ -72,7 +73,7 @@ def _named_streams(graph: fx.Graph) -> list[tuple[Any, ...]]:
 
 
 def _fork(graph: fx.Graph, prefix: str) -> fx.Node:
-    """The event on the graph's own stream, before anything else."""
+    """Record the event on the graph's own stream, before all other nodes."""
     first = next(node for node in graph.nodes if node.op != "placeholder")
     with graph.inserting_before(first):
         return _record(graph, ops.tagged_event_record.default, f"{prefix}_{first.name}")
@@ -91,8 +92,9 @@ def _close_identity(
 
 
 def _close_label(graph: fx.Graph, start: fx.Node, output: fx.Node, prefix: str, label: str) -> None:
-    """A label has no identity yet: its stream waits when it is first entered, and is recorded where it is
-    left for the last time.
+    """Fork and join a stream label, which has no identity yet.
+
+    Its stream waits where it is first entered, and is recorded where it is left for the last time.
     """
     scopes = [
         block
@@ -110,7 +112,7 @@ def _close_label(graph: fx.Graph, start: fx.Node, output: fx.Node, prefix: str, 
 
 
 def _record(graph: fx.Graph, op: Any, tag: str, *identity: Any) -> fx.Node:
-    """Record a new event of that name."""
+    """Record a new event with that name."""
     node = graph.call_function(op, (tag, *identity, True))
     node.meta[stream_ops.EVENT] = stream_ops.create_event(tag, created_inside=True)
     return node

@@ -12,14 +12,14 @@ from torchair.passes.pass_manager import PassContext
 
 
 def apply_event_record(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """One token per value, shared by all waits for it. Tokens live on the graph's device."""
+    """Record one token per value, shared by all waits for it, on the graph's device."""
     graph, device = gm.graph, device_of(gm)
     tokens: dict[fx.Node, fx.Node] = {}
     records = [node for node in graph.nodes if node.target in stream_ops.RECORD]
     for wait in [node for node in graph.nodes if node.target in stream_ops.WAIT]:
         for value in wait.args[0]:
             if value.target not in stream_ops.RECORD and value not in tokens:
-                # A view is ready when the memory is that it looks at.
+                # A view is ready when the memory that it views is ready.
                 tokens[value] = _record(graph, root_of(value)[0], wait.target)
         wait.args = ([tokens.get(value, value) for value in wait.args[0]],)
     for record in [*records, *tokens.values()]:
@@ -32,7 +32,9 @@ def apply_event_record(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 def _record(graph: fx.Graph, value: fx.Node, wait: object) -> fx.Node:
-    """A record in the namespace of the wait, behind the value; behind the last input if it is an input."""
+    """Record a token in the namespace of the wait, after the value, or after the last input if it is an
+    input.
+    """
     inputs = list(graph.find_nodes(op="placeholder"))
     namespace = getattr(torch.ops, wait.namespace)  # type: ignore[attr-defined]
     with graph.inserting_after(inputs[-1] if value.op == "placeholder" else value):

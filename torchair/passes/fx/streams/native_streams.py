@@ -1,7 +1,7 @@
-"""Streams and events that a program uses itself, `with torch.npu.stream(s)` and `event.record()`, become ops
-with strings as arguments: AOTAutograd cannot carry objects.
+"""Turn streams and events of the user's program into ops with string arguments.
 
-Dynamo notes on each call the stream it was traced on; where that changes, a scope begins or ends.
+Programs use `with torch.npu.stream(s)` and `event.record()`, but AOTAutograd cannot carry such objects.
+Dynamo notes on each call the stream on which it was traced; where that changes, a scope begins or ends.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ from torchair.passes.pass_manager import PassContext
 
 ops = torch.ops.npugraph_ex
 OUTSIDE = "used_outside"
-"""Meta of a graph: the numbers of its streams, of events to wait for before it runs, and to record then."""
+"""Meta key of a graph: its stream numbers, the events to wait for before it runs and to record after it."""
 _STREAMS = {"record_event": (1,), "wait_event": (1,), "wait_stream": (0, 1), "record_stream": (1,)}
-"""Which arguments of calls are streams."""
+"""Indices of the stream arguments of calls."""
 _ENTERS = stream_ops.ENTER | {op.overloadpacket for op in stream_ops.ENTER}
 
 
 def has_native_streams(gm: torch.nn.Module) -> bool:
-    """Most programs use none; what is no graph of Dynamo's has none that we could see."""
+    """Return whether the graph uses streams; most programs use none.
+
+    Graphs that Dynamo did not create have none that torchair could see.
+    """
     nodes = gm.graph.nodes if isinstance(gm, fx.GraphModule) else ()
     return any(stream_call(node) or stream_number(node) is not None or _names_stream(node) for node in nodes)
 
 
 def name_native_streams(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """How many scopes and calls were written."""
+    """Write scopes and calls for streams and events; return how many were written."""
     if not has_native_streams(gm):
         return 0
     graph, prefix = gm.graph, stream_ops.graph_prefix()
@@ -53,7 +56,7 @@ def name_native_streams(gm: fx.GraphModule, ctx: PassContext) -> int:
         is_call = node in calls
         if _names_stream(node):
             _name_limited(node, number)
-            number = current  # it opens no scope of that stream
+            number = current  # the first node opens no scope of that stream
         if not is_call and not is_lookup(node) and number != current and node.op != "get_attr":
             _switch(graph, node, prefix, current, number)
             changed, current = changed + 1, number
@@ -69,8 +72,10 @@ def name_native_streams(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 def _leave_outside(gm: fx.GraphModule) -> int:
-    """Events that the graph waits for, and that were recorded before it is called: all of it waits. What it
-    records itself is recorded once more behind it, for those who wait outside.
+    """Move events that are shared with code outside the graph out of it.
+
+    The whole graph waits for events that were recorded before the call. Events that the graph records are
+    recorded once more after it, for waits outside.
     """
     waits: dict[int, None] = {}
     records: dict[int, None] = {}
@@ -91,8 +96,9 @@ def _leave_outside(gm: fx.GraphModule) -> int:
 
 
 def around_events(run: Callable[..., Any], gm: torch.nn.Module) -> Callable[..., Any]:
-    """The call of a graph, between the streams and events that it shares with what is outside: all of it is
-    behind what they were given before, and what they are given next is behind all of it.
+    """Wrap the call of a graph so that streams and events outside are ordered around it.
+
+    The graph runs after all earlier work on the streams that it shares, and before all later work.
     """
     used, waits, records = getattr(gm, "meta", {}).get(OUTSIDE, ((), (), ()))
     if not used and not waits and not records:
@@ -105,12 +111,12 @@ def around_events(run: Callable[..., Any], gm: torch.nn.Module) -> Callable[...,
             current.wait_stream(other)
         for number in waits:
             external_object(number).wait()
-        made = run(*args)
+        result = run(*args)
         for other in others:
             other.wait_stream(current)
         for number in records:
             external_object(number).record()
-        return made
+        return result
 
     return call
 
@@ -126,19 +132,19 @@ def _switch(graph: fx.Graph, before: fx.Node, prefix: str, old: int | None, new:
 
 
 def _names_stream(node: fx.Node) -> bool:
-    """Is this the first node of a limit of a stream's cores?"""
+    """Return whether this is the first node of a core limit of a stream."""
     return node.target in _ENTERS and stream_ops.LIMITED_STREAM[0] in stream_ops.attributes(node)
 
 
 def _name_limited(enter: fx.Node, number: int | None) -> None:
-    """Which stream that is: it was the current one for this call alone."""
+    """Name the limited stream: it was the current stream for this call only."""
     identity = tuple(stream_ops.MARKERS) if number is None else _identity(number)
     found = {**stream_ops.attributes(enter), **dict(zip(stream_ops.LIMITED_STREAM, identity, strict=True))}
     enter.args = (list(found), list(found.values()))
 
 
 def _identity(number: int) -> tuple[str, ...]:
-    """Three numbers as text; of the stream on which the graph is called, what stands for it."""
+    """Return three numbers as text, or the placeholder for the stream on which the graph is called."""
     if is_current(number):
         return tuple(stream_ops.MARKERS)
     stream, entry = external_object(number), stream_ops.device_module().current_stream()
@@ -148,14 +154,14 @@ def _identity(number: int) -> tuple[str, ...]:
 
 
 def _rewrite(graph: fx.Graph, node: fx.Node, given: tuple[Any, ...], prefix: str, ctx: PassContext) -> None:
-    """One call; what makes the host wait has no place in a graph."""
+    """Rewrite one call; a call that makes the host wait is removed with a warning."""
     name = stream_call(node)
-    made = _CALLS.get(name)
-    if made is None:
-        what = f"{name} has no effect inside of a graph: its results are ordered on the stream of the call"
-        ctx.degradations.add(what, at=source_of(node), next="call it behind the compiled function")
+    result = _CALLS.get(name)
+    if result is None:
+        what = f"{name} has no effect inside a graph: its results are ordered on the stream of the call"
+        ctx.degradations.add(what, at=source_of(node), next="call it after the compiled function instead")
     else:
-        target, args = made(prefix, *given)
+        target, args = result(prefix, *given)
         with graph.inserting_before(node):
             graph.call_function(target, args)
 
@@ -178,4 +184,4 @@ _CALLS: dict[str, Callable[..., tuple[Any, tuple[Any, ...]]]] = {
         ops.record_tagged_on_stream_.default, (tensor, *_identity(stream))
     ),
 }  # fmt: skip
-"""What each call becomes."""
+"""The op and arguments that replace each call."""

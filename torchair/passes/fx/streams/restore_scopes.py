@@ -1,7 +1,7 @@
-"""Nodes that come from ops in scopes stand in scopes again; a stream waits for what its nodes read, and for
-what they were told to wait for.
+"""Restore the scopes of nodes that were lowered from ops in scopes, and add the waits between streams.
 
-In the IR the edges of the graph are the order, on whatever streams ops run: no wait can be missing.
+A stream waits for the values that its nodes read, and for their explicit dependencies. In the IR, the edges
+of the graph define the order, whatever streams ops run on, so no wait can be missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Clock = dict[str | None, int]
 
 
 def place_scopes(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """How many scopes were opened."""
+    """Open scopes and add waits; return how many scopes were opened."""
     graph = gm.graph
     scopes = {node: _scope(node, ctx) for node in graph.nodes if node.op == "call_function"}
     if not any(scopes.values()):
@@ -50,7 +50,7 @@ def place_scopes(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 def _scope(node: fx.Node, ctx: PassContext) -> dict[str, str]:
-    """The attributes that act on this device."""
+    """Return the scope attributes that act on this device."""
     found: dict[str, str] = {**ctx.scope, **node.meta.get(scope_analysis.SCOPE, {})}
     idle = () if ctx.switches.get("has_streams", True) else (stream_ops.LABEL, stream_ops.PRIORITY)
     if stream_ops.CORE_LIMITS[0] in found and not has_cores(ctx, source_of(node)):
@@ -59,7 +59,7 @@ def _scope(node: fx.Node, ctx: PassContext) -> dict[str, str]:
 
 
 def _order_streams(graph: fx.Graph, scopes: Mapping[fx.Node, dict[str, str]]) -> None:
-    """A token behind what another stream needs, and a wait for it there, unless it is known to be done."""
+    """Record a token after each value that another stream needs, and wait for it there unless it is done."""
     position = {node: number for number, node in enumerate(graph.nodes)}
     label = {node: scope.get(stream_ops.LABEL) for node, scope in scopes.items()}
     needed = _needs(graph)
@@ -83,9 +83,7 @@ def _order_streams(graph: fx.Graph, scopes: Mapping[fx.Node, dict[str, str]]) ->
 
 
 def _needs(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
-    """What must be done before each node that runs: data, memory, and what it was told to wait for; all of
-    them nodes that run.
-    """
+    """Return the running nodes that must finish before each node: data, memory and explicit dependencies."""
     found: dict[fx.Node, set[fx.Node]] = {}
     for node, before in dependencies(graph).items():
         due = {*before, *(other for other in node.meta.get(scope_analysis.AFTER, ()) if other in found)}

@@ -1,5 +1,6 @@
-"""Everything in the order of the graph, on the stream of the call: where a device has no other, and where
-that was asked for.
+"""Run all nodes in graph order on the stream of the call.
+
+This applies if the device has no other stream, or if the user asked for a single stream.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ ASKED_FOR = "ge_config.enable_single_stream"
 
 
 def run_on_one_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Scopes that move work to another stream, tokens and events go: the order of the graph replaces them."""
+    """Remove stream scopes, tokens and events: graph order replaces them."""
     found = [node for node in gm.graph.nodes if node.target in stream_ops.EVENTS | stream_ops.KEEP]
     scopes = _stream_scopes(gm.graph)
     if scopes and ctx.switches.get(ASKED_FOR, False):
         ctx.degradations.add(
             f"stream scopes have no effect: {ASKED_FOR} is set",
             at=source_of(scopes[0]),
-            next="take one of them out",
+            next="unset the option, or remove the stream scopes",
         )
     for node in (*scopes, *reversed(found)):
         if node.users and node.target in stream_ops.RECORD:
@@ -35,12 +36,12 @@ def run_on_one_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 def _stream_scopes(graph: fx.Graph) -> list[fx.Node]:
-    """Both ends of each; scopes of another kind stay."""
+    """Return both ends of each stream scope; scopes of other kinds stay."""
     return [node for block in blocks(graph) if stream_ops.is_stream_scope(block[0]) for node in block]
 
 
 def _stay_as_value(graph: fx.Graph, token: fx.Node) -> None:
-    """Who returns a token returns a tensor without elements."""
+    """Replace a returned token by a tensor without elements."""
     readers = [user for user in token.users if user.target not in stream_ops.WAIT]
     if readers:
         with graph.inserting_before(token):

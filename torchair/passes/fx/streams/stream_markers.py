@@ -1,4 +1,4 @@
-"""Markers of the stream on which the graph is called become its identity, read when the graph runs."""
+"""Replace markers of the calling stream by its identity, which is read when the graph runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READERS = (
 
 
 def resolve_default_stream_markers(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """The stream and each part of its identity are read once, at the start of the graph."""
+    """Read the stream and each part of its identity once, at the start of the graph."""
     readers = [node for node in gm.graph.nodes if node.target in READERS and _markers(node.args)]
     if not readers:
         return 0

@@ -12,7 +12,7 @@ from torchair.passes.pass_manager import PassContext
 
 
 def wait_for_tensors(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """How many were replaced; where a stream reads `x` first, there stands the wait."""
+    """Replace wait_tensor calls by waits where each stream first reads `x`; return how many were replaced."""
     found = [node for node in gm.graph.nodes if node.target in stream_ops.WAIT_TENSOR]
     if not found:
         return 0
@@ -34,7 +34,7 @@ def wait_for_tensors(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 def _readers(node: fx.Node) -> set[fx.Node]:
-    """Who runs and reads a value, or a view of it."""
+    """Return the nodes that run and read a value or a view of it."""
     found: set[fx.Node] = set()
     for user in node.users:
         found |= _readers(user) if user.op == "call_function" and is_free(user) else {user}

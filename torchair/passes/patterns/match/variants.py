@@ -1,8 +1,8 @@
-"""The forms in which a rule of the user's is looked for, and what is wrong with one.
+"""Trace the forms in which a user's rule is matched, and check each form.
 
-A match is traced again with its own values, but the pattern that finds it comes from the examples, and casts
-and views that change nothing for these are not in it: a norm that computes in float32 has casts for half
-precision alone. So `find` is traced for all dtypes of floats, with and without what changes nothing.
+A match is traced again with its own values, but the pattern that finds it comes from the examples. Casts and
+views that have no effect for the examples are missing from it: a norm that computes in float32 has casts only
+for half precision. So `find` is traced for all float dtypes, with and without no-ops.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from torchair.passes.patterns.match.rule import (
     why_differ,
     without_noops,
 )
-from torchair.passes.patterns.spec.user_pattern import Given, examples_like, has_floats
+from torchair.passes.patterns.spec.user_pattern import UserPattern, examples_like, has_floats
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-# What is wrong with the function itself, whatever it is given.
+# Faults of the function itself, whatever its arguments.
 OF_FUNCTION = (NameError, AttributeError, TypeError)
 
 
@@ -44,12 +44,12 @@ class Variant:
 
 
 def ways_of(trace_fn: Trace, is_default: bool) -> tuple[Trace, ...]:
-    """How a pattern is traced, the last way without any change of ours."""
+    """Return the ways to trace a pattern; the last one applies no rewrite of torchair."""
     return (without_noops, as_written) if is_default else (by_user(trace_fn),)
 
 
-def variants_of(given: Given, trace_fn: Trace, is_default: bool) -> Iterator[Variant]:
-    """All forms, the one that was given first; an error where that one cannot be."""
+def variants_of(given: UserPattern, trace_fn: Trace, is_default: bool) -> Iterator[Variant]:
+    """Yield all forms, the given one first; raise if that one cannot be traced."""
     ways = ways_of(trace_fn, is_default)
     dtypes = (None, *FLOATS) if is_default and has_floats(given.inputs) else (None,)
     with disable_modes():
@@ -61,8 +61,8 @@ def variants_of(given: Given, trace_fn: Trace, is_default: bool) -> Iterator[Var
                     yield Variant(inputs, way, gm)
 
 
-def traced(given: Given, way: Trace, inputs: list[Any], must: bool) -> fx.GraphModule | None:
-    """One form; None, or an error where it `must` be, if it is not defined for these inputs."""
+def traced(given: UserPattern, way: Trace, inputs: list[Any], must: bool) -> fx.GraphModule | None:
+    """Trace one form; return None if it is undefined for these inputs, or raise if it `must` exist."""
     try:
         gm = way(given.find, _in_order(given, inputs))
     except BadPass:
@@ -70,32 +70,32 @@ def traced(given: Given, way: Trace, inputs: list[Any], must: bool) -> fx.GraphM
     except Exception as error:
         if not must:
             logger.debug(
-                "the pattern %s is not defined for other examples: %s", given.name, first_line(error)
+                "the pattern %s cannot be traced with other examples: %s", given.name, first_line(error)
             )
             return None
         what = f"search_fn {given.name} cannot be traced: {type(error).__name__}: {first_line(error)}"
         raise BadPass(
-            what, next="it must be tensor code without a look at data, for these examples"
+            what, next="use tensor code that does not read tensor data and that accepts these examples"
         ) from error
     if must:
         _check_pattern(given, gm)
     return gm
 
 
-def _in_order(given: Given, inputs: Sequence[Any]) -> list[Any]:
+def _in_order(given: UserPattern, inputs: Sequence[Any]) -> list[Any]:
     rest = iter(inputs)
     return [given.scalars[name] if name in given.scalars else next(rest) for name in given.names]
 
 
-def _check_pattern(given: Given, gm: fx.GraphModule) -> None:
-    """What torch's matcher would stumble over later."""
+def _check_pattern(given: UserPattern, gm: fx.GraphModule) -> None:
+    """Check what torch's matcher would fail on later."""
     name, results = given.name, returned(gm)
     _check_closed(gm, f"search_fn {name}")
     if not results or not all(isinstance(each, fx.Node) for each in results):
         raise BadPass(f"search_fn {name} must return tensors", got=str(results))
     if any(each.op != "call_function" for each in results) or len(set(results)) < len(results):
         raise BadPass(
-            f"search_fn {name} returns an argument of its own, or one result twice",
+            f"search_fn {name} returns one of its arguments, or one result twice",
             got=str(results),
             next="return each result of the pattern once, and nothing else",
         )
@@ -103,12 +103,12 @@ def _check_pattern(given: Given, gm: fx.GraphModule) -> None:
     if unused:
         raise BadPass(
             f"search_fn {name} does not use {', '.join(unused)}",
-            next="leave it out: a match would not tell its value",
+            next="remove the parameter: a match would not determine its value",
         )
 
 
-def _unused(given: Given, gm: fx.GraphModule) -> list[str]:
-    """Tensors that the pattern takes and does not read. Numbers are known by their values."""
+def _unused(given: UserPattern, gm: fx.GraphModule) -> list[str]:
+    """Return the tensor parameters that the pattern does not read. Numbers are known by their values."""
     names = [name for name, each in zip(given.names, given.examples, strict=True) for _ in tree_leaves(each)]
     nodes = gm.graph.find_nodes(op="placeholder")
     read = zip(names, nodes, strict=False)
@@ -116,19 +116,19 @@ def _unused(given: Given, gm: fx.GraphModule) -> list[str]:
 
 
 def _check_closed(gm: fx.GraphModule, title: str) -> None:
-    """No tensors of its own, and nothing written."""
+    """Check that the graph has no tensors of its own and writes nothing."""
     held = [node for node in gm.graph.nodes if node.op == "get_attr" and not _is_graph(gm, node)]
     if held:
         raise BadPass(
-            f"{title} has a tensor that is none of its arguments",
+            f"{title} uses a tensor that is not one of its arguments",
             got=str(held[0].target),
-            next="make it an argument, or make it with torch.full",
+            next="pass it as an argument, or create it with torch.full",
         )
     for node in gm.graph.nodes:
         if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
             raise BadPass(
                 f"{title} writes its argument {node.args[0]}",
-                next="return a new tensor: graphs have none that are written when patterns are looked for",
+                next="return a new tensor: graphs contain no in-place writes when patterns are matched",
             )
 
 
@@ -136,20 +136,21 @@ def _is_graph(gm: fx.GraphModule, node: fx.Node) -> bool:
     return isinstance(getattr(gm, str(node.target), None), fx.GraphModule)
 
 
-def check_results(given: Given, first: Variant) -> None:
-    """With the examples, the replacement returns what the pattern does. One that refuses these sizes is
-    looked at again at each match.
+def check_results(given: UserPattern, first: Variant) -> None:
+    """Check with the examples that the replacement returns what the pattern returns.
+
+    A replacement that rejects these sizes is checked again at each match.
     """
     gm = check_replacement(given, first.trace, first.inputs)
     if gm is None:
         return
     old, new = ([value_of(each) for each in returned(graph)] for graph in (first.gm, gm))
     if why := why_differ(tree_leaves(old), new):
-        raise BadPass(f"{_title(given)} does not give what it replaces: {why}")
+        raise BadPass(f"{_title(given)} does not return what it replaces: {why}")
 
 
-def check_replacement(given: Given, trace: Trace, inputs: Sequence[Any]) -> fx.GraphModule | None:
-    """The replacement, traced with examples if it can be; an error if it holds or writes what is not its."""
+def check_replacement(given: UserPattern, trace: Trace, inputs: Sequence[Any]) -> fx.GraphModule | None:
+    """Trace the replacement with examples if possible; raise if it uses or writes tensors of others."""
     put: Function = given.put
     with disable_modes():
         try:
@@ -160,11 +161,15 @@ def check_replacement(given: Given, trace: Trace, inputs: Sequence[Any]) -> fx.G
             what = f"{_title(given)} cannot be traced: {type(error).__name__}: {first_line(error)}"
             raise BadPass(what) from error
         except Exception as error:
-            logger.info("%s is not checked with the examples: %s", _title(given), first_line(error))
+            logger.info(
+                "%s is not checked with the examples, because it cannot be traced with them: %s",
+                _title(given),
+                first_line(error),
+            )
             return None
     _check_closed(gm, _title(given))
     return gm
 
 
-def _title(given: Given) -> str:
+def _title(given: UserPattern) -> str:
     return f"replace_fn of {given.name}"

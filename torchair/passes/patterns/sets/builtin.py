@@ -1,6 +1,7 @@
-"""Our own replacements: a chain of ops becomes the one op of the `npu` library that does the same.
+"""Define the built-in replacements: a chain of ops becomes the one op of the `npu` library that does the
+same.
 
-A family is one body with parameters: with and without an epsilon, with and without the sum being used. Longer
+A family is one body with parameters: with and without an epsilon, with and without a use of the sum. Longer
 chains come first. A rule exists only where all ops it names are defined.
 """
 
@@ -31,8 +32,10 @@ SCALARS = {"epsilon": EPSILON, "dtype": INT8_CODES[0]}
 
 @dataclass(frozen=True)
 class Rule:
-    """What to find, what to put, and when not. `anchor` is the name of an op of what is found, `ops` are all
-    that must be defined, `names` the parameters of both functions.
+    """Define what to find, what replaces it, and when it does not apply.
+
+    `anchor` is the name of an op in the pattern, `ops` must all be defined, and `names` are the parameters of
+    both functions.
     """
 
     name: str
@@ -46,15 +49,15 @@ class Rule:
     scalars: dict[str, float] = field(default_factory=dict[str, float])
 
     def is_defined(self) -> bool:
-        """Does somebody define every op it names?"""
+        """Return whether every op it names is defined."""
         return all(find_overload(f"npu.{op}.default") is not None for op in self.ops)
 
     def functions(self) -> tuple[Body, Body]:
-        """Both with a signature: the matcher takes the names of parameters from it."""
+        """Return both functions with a signature, from which the matcher reads parameter names."""
         return _signed(self.find, self.names), _signed(self.put, self.names)
 
     def inputs(self) -> list[Any]:
-        """Fake tensors to trace with."""
+        """Return fake tensors to trace with."""
         with FakeTensorMode():
             return list(self.examples())
 
@@ -69,11 +72,11 @@ def _signed(body: Body, names: Sequence[str]) -> Body:
 
 
 def value(match: Any, name: str) -> torch.Tensor:
-    """The fake tensor that a parameter of the rule stands for in this match."""
+    """Return the fake tensor that a parameter of the rule has in this match."""
     return match.kwargs[name].meta["val"]
 
 
-# F1, F2, F3, F5: what follows the RMS norm of a sum
+# F1, F2, F3, F5: ops after the RMS norm of a sum
 
 NORM = ("x1", "x2", "gamma")
 
@@ -108,7 +111,7 @@ def _variants(
     why_not: WhyNot = lambda match: None,
     uses: Sequence[bool] = (True, False),
 ) -> Iterator[Rule]:
-    """With an epsilon and without, with the sum used and without."""
+    """Yield the rule with and without an epsilon, with and without a use of the sum."""
     for uses_sum, has_epsilon in itertools.product(uses, (True, False)):
 
         def cut(body: Body, uses_sum: bool = uses_sum) -> Body:
@@ -133,10 +136,10 @@ def _find_dynamic_quant(x1: Any, x2: Any, gamma: Any, smooth: Any, *epsilon: flo
 
 
 def _put_dynamic_quant(x1: Any, x2: Any, gamma: Any, smooth: Any, *epsilon: float) -> tuple[Any, ...]:
-    made = npu.npu_add_rms_norm_dynamic_quant(
+    result = npu.npu_add_rms_norm_dynamic_quant(
         x1, x2, gamma, smooth_scale1=smooth, output_mask=[True, False], **_named(epsilon)
     )
-    return made[0], made[3], made[2]
+    return result[0], result[3], result[2]
 
 
 def _find_flat_quant(rows: Callable[[Any], Any]) -> Body:
@@ -149,8 +152,8 @@ def _find_flat_quant(rows: Callable[[Any], Any]) -> Body:
 
 
 def _put_flat_quant(x1: Any, x2: Any, gamma: Any, *epsilon: float) -> tuple[Any, ...]:
-    made = npu.npu_add_rms_norm_dynamic_quant(x1, x2, gamma, output_mask=[True, False], **_named(epsilon))
-    return made[0].flatten(0, 1), made[3].view(-1, 1), made[2]
+    result = npu.npu_add_rms_norm_dynamic_quant(x1, x2, gamma, output_mask=[True, False], **_named(epsilon))
+    return result[0].flatten(0, 1), result[3].view(-1, 1), result[2]
 
 
 def _why_not_flat(match: Any) -> str | None:
@@ -192,25 +195,25 @@ def _find_quant(
 def _put_quant(
     x1: Any, x2: Any, gamma: Any, scales: Any, zero: Any, dtype: int, *epsilon: float
 ) -> tuple[Any, ...]:
-    made = npu.npu_add_rms_norm_quant(x1, x2, gamma, scales, zero, axis=-1, **_named(epsilon))
-    return made[0], made[2]
+    result = npu.npu_add_rms_norm_quant(x1, x2, gamma, scales, zero, axis=-1, **_named(epsilon))
+    return result[0], result[2]
 
 
 def _why_not_quant(match: Any) -> str | None:
     x1, x2, gamma, scales = (value(match, name) for name in ("x1", "x2", "gamma", "scales"))
     if x1.dtype != x2.dtype or x1.dtype not in (torch.float16, torch.bfloat16):
-        return f"x1 is {x1.dtype} and x2 {x2.dtype}; both must be float16 or both bfloat16"
+        return f"x1 is {x1.dtype} and x2 is {x2.dtype}; both must be float16 or both bfloat16"
     width = x1.shape[-1]
     if not isinstance(width, int) or width * x1.element_size() % 32:
-        return "a row is not a known multiple of 32 bytes"
+        return "the size of a row is not known to be a multiple of 32 bytes"
     if match.kwargs["dtype"] not in INT8_CODES:
-        return f"the result is not int8 but code {match.kwargs['dtype']}"
+        return f"the result is not int8 but dtype code {match.kwargs['dtype']}"
     if value(match, "zero").dtype in (torch.int8, torch.uint8):
-        return "the zero points are bytes"
+        return "the zero points are int8 or uint8"
     return None if gamma.shape == scales.shape else "gamma and scales differ in shape"
 
 
-# F4: a batched product of which batch and rows are exchanged
+# F4: a batched product with batch and rows exchanged
 
 HALVES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST = 65536
@@ -220,7 +223,7 @@ def _why_not_transpose(leading: bool) -> WhyNot:
     def why_not(match: Any) -> str | None:
         x1, x2 = value(match, "x1"), value(match, "x2")
         if x1.dim() != 3 or x2.dim() != 3 or x1.dtype not in HALVES or x1.dtype != x2.dtype:
-            return "the operands are not both 3-D of one float dtype"
+            return "the operands are not both 3-D with the same float dtype"
         sizes = (x1.shape[0], x1.shape[1], x1.shape[2], x2.shape[2])
         if not all(isinstance(size, int) for size in sizes):
             return "a size is not known"
@@ -265,7 +268,7 @@ def _bmm_examples() -> list[Any]:
 
 
 def rules() -> Iterator[Rule]:
-    """All of them, widest first."""
+    """Yield all rules, widest first."""
     dynamic = ("npu_dynamic_quant", "npu_add_rms_norm_dynamic_quant")
     yield from _variants(
         "norm_dynamic_quant", dynamic, ("smooth",), _find_dynamic_quant, _put_dynamic_quant, _examples((8,))
@@ -295,7 +298,8 @@ def rules() -> Iterator[Rule]:
 
 @functools.cache
 def anchors() -> frozenset[str]:
-    """The ops without which no rule of ours applies: by name, so that the library is not loaded for a graph
-    that has none of them.
+    """Return the names of ops without which no built-in rule applies.
+
+    Names avoid loading the library for a graph that has none of these ops.
     """
     return frozenset(rule.anchor for rule in rules())

@@ -1,4 +1,4 @@
-"""Numbers that replacements of the user's ask for."""
+"""Keep numbers in the graph that user replacements need."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from torchair.passes.patterns.sets.registry import set_of
 
 
 def fix_numbers(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Floats that modules keep (an epsilon) are numbers of the graph again, and no tensors that it is given,
-    where a rule takes numbers; Dynamo compiles anew when one changes.
+    """Turn floats that modules store (an epsilon) from inputs back into numbers, where a rule takes numbers.
+
+    Dynamo recompiles when such a number changes.
     """
     found = list(floats_of_modules(gm)) if set_of(ctx.config).takes_numbers else []
     for node, symbol in found:
-        number: Any = float(symbol)  # this is what Dynamo makes a guard of
+        number: Any = float(symbol)  # this makes Dynamo add a guard
         node.replace_all_uses_with(number)
         gm.graph.erase_node(node)
     if found:

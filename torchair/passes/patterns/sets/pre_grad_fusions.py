@@ -1,18 +1,19 @@
-"""Fusions that come before autograd: what a model writes out as many calls becomes one op of the `npu`
-library, which brings its own backward. Behind autograd the parts of a backward are mixed with those of its
-neighbours, and nobody finds them again.
+"""Fuse before autograd: a chain of calls in the model becomes one op of the `npu` library with its own
+backward.
 
-Dynamo's graph spells an idea in many ways (methods, functions, operators), so it is traced to ATen calls, and
-these are read: each fusion is a function that recognises the last call of what it replaces. In Dynamo's graph
-one new call then stands for the node that this last call came from. All others are left as they are; what
-nobody reads any more is not computed. A fusion is declined where
+After autograd, the parts of a backward are mixed with those of its neighbors and cannot be found.
 
-* somebody else reads a value between its operands and its result: it would be computed twice,
-* one of its operands or its result is no value of Dynamo's graph,
+Dynamo's graph has many forms of one idea (methods, functions, operators), so it is traced to ATen calls. Each
+fusion is a function that recognizes the last ATen call of the chain it replaces. In Dynamo's graph, one new
+call then replaces the node that this last call came from. All other nodes stay; those without readers are not
+computed. A fusion is declined if
+
+* another node reads a value between its operands and its result: it would be computed twice,
+* one of its operands or its result is not a value of Dynamo's graph,
 * between its first call and its last something is written, or gradients or autocast are switched.
 
-Casts between floats are looked through: fused ops compute in float32. Their operands are given in one dtype
-that holds each of them and the result; what matmul rounds under autocast is given as it is rounded.
+Casts between floats are ignored: fused ops compute in float32. Their operands get one dtype that holds each
+of them and the result; operands that matmul rounds under autocast are passed rounded.
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ from torchair.passes.pass_manager import PassContext
 
 aten, npu = torch.ops.aten, torch.ops.npu
 Found = Mapping[str, Any]
-"""Operands of a fusion by name: nodes, numbers, and the dtype in which tensors are given."""
+"""Operands of a fusion by name: nodes, numbers, and the dtype in which tensors are passed."""
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """`find(node)` gives the operands if this is the last call of such a chain; `put(**operands)` calls the
-    fused op, `op` is its name in the library.
+    """Define a fusion: `find(node)` returns the operands if this is the last call of such a chain.
+
+    `put(**operands)` calls the fused op, `op` is its name in the library.
     """
 
     name: str
@@ -55,31 +57,31 @@ class Fusion:
     put: Callable[..., Any]
 
 
-# Reading ATen calls
+# Read ATen calls
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 CASTS = (aten.to.dtype, aten.to.dtype_layout, aten._to_copy.default, aten.type_as.default, aten.to.other)
 
 
 def is_call(value: Any, *targets: Any) -> TypeGuard[Any]:
-    """Is this a call of one of these ops?"""
+    """Return whether this is a call of one of these ops."""
     return isinstance(value, fx.Node) and value.target in targets
 
 
 def tensor_of(value: Any) -> torch.Tensor | None:
-    """The fake tensor of a node that has one, of a float dtype that fused ops take."""
-    made = value.meta.get("val") if isinstance(value, fx.Node) else None
-    return made if isinstance(made, torch.Tensor) and made.dtype in FLOATS else None
+    """Return the fake tensor of a node if it has a float dtype that fused ops accept."""
+    result = value.meta.get("val") if isinstance(value, fx.Node) else None
+    return result if isinstance(result, torch.Tensor) and result.dtype in FLOATS else None
 
 
 def widest(*nodes: Any) -> torch.dtype:
-    """The dtype that holds the values of all of them."""
+    """Return the dtype that holds the values of all nodes."""
     values = [value for node in nodes if (value := tensor_of(node)) is not None]
     return functools.reduce(torch.promote_types, [value.dtype for value in values])
 
 
 def bare(value: Any) -> Any:
-    """The value behind casts between floats, copies, and dropout that drops nothing."""
+    """Return the value before casts between floats, copies and inactive dropout."""
     while isinstance(value, fx.Node) and value.args and _is_neutral(value):
         value = value.args[0]
     return value
@@ -97,14 +99,14 @@ def _is_neutral(node: Any) -> bool:
 
 
 def _is_itself(node: Any) -> bool:
-    """Does this call return the very tensor that it was given?"""
+    """Return whether this call returns its argument unchanged."""
     if not node.args or not is_call(node, *CASTS, aten.dropout.default, aten.contiguous.default):
         return False
     old, new = tensor_of(node.args[0]), tensor_of(node)
     if old is None or new is None or old.dtype != new.dtype or not _is_neutral(node):
         return False
     if is_call(node, *CASTS):
-        return True not in (*node.args[2:], *node.kwargs.values())  # nobody asks for a copy
+        return True not in (*node.args[2:], *node.kwargs.values())  # no copy is requested
     return is_call(node, aten.dropout.default) or old.is_contiguous()
 
 
@@ -113,7 +115,7 @@ def _is_number(value: Any) -> bool:
 
 
 def both_ways(value: Any, target: Any) -> Iterator[tuple[Any, Any]]:
-    """The operands of a commutative call, in either order."""
+    """Yield the operands of a commutative call, in either order."""
     if is_call(value, target) and value.kwargs.get("alpha", 1) == 1:
         first, second = value.args[:2]
         yield first, second
@@ -121,27 +123,27 @@ def both_ways(value: Any, target: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def same(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Are these sizes equal, whatever symbols stand for?"""
+    """Return whether these sizes are equal, whatever the values of symbols."""
     return len(a) == len(b) and all(statically_known_true(x == y) for x, y in zip(a, b, strict=True))
 
 
 def heads_of(*nodes: Any) -> list[torch.Tensor] | None:
-    """The fake tensors of these nodes, if all have four dims: [batch, heads, sequence, dim]."""
+    """Return the fake tensors of these nodes if all have four dims: [batch, heads, sequence, dim]."""
     found = [value for node in nodes if (value := tensor_of(node)) is not None and value.dim() == 4]
     return found if len(found) == len(nodes) else None
 
 
 def last_dim(node: Any, dim: Any) -> bool:
-    """Does this number mean the last dim of a node's value?"""
-    made = tensor_of(node)
-    return made is not None and dim in (-1, made.dim() - 1)
+    """Return whether this number is the last dim of a node's value."""
+    result = tensor_of(node)
+    return result is not None and dim in (-1, result.dim() - 1)
 
 
 # x / sqrt(mean(x²) + epsilon) * gamma
 
 
-def find_rms_norm(node: Any) -> Found | None:
-    """The product with gamma."""
+def match_rms_norm(node: Any) -> Found | None:
+    """Match the product with gamma."""
     for gamma, normed in both_ways(node, aten.mul.Tensor):
         for x, epsilon in _normed(bare(normed)):
             gamma_is, x_is = tensor_of(gamma), tensor_of(x)
@@ -153,7 +155,7 @@ def find_rms_norm(node: Any) -> Found | None:
 
 
 def _normed(value: Any) -> Iterator[tuple[fx.Node, float]]:
-    """(x, epsilon) of x · rsqrt(mean(x²) + epsilon), or of x / sqrt(…)."""
+    """Yield (x, epsilon) of x · rsqrt(mean(x²) + epsilon), or of x / sqrt(…)."""
     for x, rstd in both_ways(value, aten.mul.Tensor):
         if is_call(bare(rstd), aten.rsqrt.default):
             yield from _mean_square(bare(x), bare(bare(rstd).args[0]))
@@ -174,7 +176,7 @@ def _mean_square(x: Any, summed: Any) -> Iterator[tuple[fx.Node, float]]:
 
 
 def _squared(value: Any) -> Any:
-    """x of x², None for anything else."""
+    """Return x of x², or None."""
     if is_call(value, aten.pow.Tensor_Scalar) and value.args[1] == 2:
         return bare(value.args[0])
     if is_call(value, aten.square.default):
@@ -184,8 +186,8 @@ def _squared(value: Any) -> Any:
     return None
 
 
-def find_torch_rms_norm(node: Any) -> Found | None:
-    """torch's own op, which is taken apart on devices that have none."""
+def match_torch_rms_norm(node: Any) -> Found | None:
+    """Match torch's own op, which is decomposed on devices without an implementation."""
     if not is_call(node, aten.rms_norm.default):
         return None
     x, shape, (gamma, epsilon) = *node.args[:2], (*node.args[2:], None, None)[:2]
@@ -195,16 +197,16 @@ def find_torch_rms_norm(node: Any) -> Found | None:
     return {"x": x, "gamma": gamma, "epsilon": epsilon, "dtype": widest(node, x, gamma)}
 
 
-def put_rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float, dtype: torch.dtype) -> torch.Tensor:
-    """The normalised values; the op returns its statistics, too."""
+def emit_rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float, dtype: torch.dtype) -> torch.Tensor:
+    """Return the normalized values; the op also returns its statistics."""
     return npu.npu_rms_norm(x.to(dtype), gamma.to(dtype), epsilon)[0]
 
 
 # x · cos + (-second half of x, first half of x) · sin
 
 
-def find_rotary_mul(node: Any) -> Found | None:
-    """The sum."""
+def match_rotary_mul(node: Any) -> Found | None:
+    """Match the sum."""
     for straight, turned in both_ways(node, aten.add.Tensor):
         for half_turn, sin in both_ways(bare(turned), aten.mul.Tensor):
             for x, cos in both_ways(bare(straight), aten.mul.Tensor):
@@ -218,12 +220,12 @@ def _are_rotary(node: fx.Node, *operands: Any) -> bool:
     values = heads_of(node, *operands)
     if values is None:
         return False
-    made, x, cos, sin = (value.shape for value in values)
-    return same(made, x) and same(cos, sin) and same(cos[3:], x[3:])
+    result, x, cos, sin = (value.shape for value in values)
+    return same(result, x) and same(cos, sin) and same(cos[3:], x[3:])
 
 
 def _turned(value: Any) -> Any:
-    """x of (-second half, first half), None for anything else."""
+    """Return x of (-second half, first half), or None."""
     if not is_call(value, aten.cat.default) or len(value.args[0]) != 2:
         return None
     second, first = map(bare, value.args[0])
@@ -235,7 +237,7 @@ def _turned(value: Any) -> Any:
 
 
 def _half(value: Any) -> tuple[Any, bool | None]:
-    """(x, is it the second half of x)."""
+    """Return (x, whether it is the second half of x)."""
     if is_call(value, operator.getitem) and is_call(value.args[0], aten.chunk.default, aten.split.Tensor):
         cut = value.args[0]
         x, size, dim = (*cut.args, 0)[:3]
@@ -253,16 +255,18 @@ def _half(value: Any) -> tuple[Any, bool | None]:
     return (bare(x), True) if start == width // 2 and _is_number(end) and end >= width else (None, None)
 
 
-def put_rotary_mul(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The op."""
+def emit_rotary_mul(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Call the fused op."""
     return npu.npu_rotary_mul(x.to(dtype), cos.to(dtype), sin.to(dtype))
 
 
 # softmax(scale · q @ k.T + mask) @ v
 
 
-def find_attention(node: Any) -> Found | None:
-    """The product with v."""
+def match_attention(node: Any) -> Found | None:
+    """Match the product with v."""
     if not is_call(node, aten.matmul.default):
         return None
     shares, v = bare(node.args[0]), node.args[1]
@@ -282,7 +286,7 @@ def _masked(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _scores(value: Any) -> Iterator[tuple[Any, Any, float, Any]]:
-    """(q, k, scale, q @ k.T) of q @ k.T times or through a number."""
+    """Yield (q, k, scale, q @ k.T) of q @ k.T multiplied or divided by a number."""
     scale = 1.0
     if is_call(value, aten.mul.Tensor, aten.div.Tensor) and _is_number(value.args[1]):
         number = value.args[1]
@@ -295,7 +299,7 @@ def _scores(value: Any) -> Iterator[tuple[Any, Any, float, Any]]:
 
 
 def _transposed(value: Any) -> Any:
-    """k of k.T, None for anything else."""
+    """Return k of k.T, or None."""
     if is_call(value, aten.transpose.int) and {dim % 4 for dim in value.args[1:]} == {2, 3}:
         return value.args[0]
     if is_call(value, aten.permute.default) and [dim % 4 for dim in value.args[1]] == [0, 1, 3, 2]:
@@ -304,8 +308,9 @@ def _transposed(value: Any) -> Any:
 
 
 def _are_attention(*operands: Any) -> bool:
-    """The result, queries, keys, values and a mask: as many heads of keys as of queries, a known number of
-    them, and a mask that does not bring a batch of its own.
+    """Return whether these are the result, queries, keys, values and mask of an attention.
+
+    Keys must have as many heads as queries, a known number, and the mask must not add a batch dim.
     """
     values = heads_of(*operands)
     if values is None or not all(isinstance(size, int) for size in values[1].shape[1::2]):
@@ -315,7 +320,7 @@ def _are_attention(*operands: Any) -> bool:
     return is_one and all(same(mask[2:], (q[2], k[2])) for mask in masks)
 
 
-def put_attention(
+def emit_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -323,15 +328,16 @@ def put_attention(
     scale: float,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """The result; the op returns the statistics of its softmax, too."""
+    """Return the result; the op also returns the statistics of its softmax."""
     shift = None if mask is None else _narrowed(mask, dtype).expand(q.shape[0], q.shape[1], -1, -1)
     q, k, v = (x.to(dtype) for x in (q, k, v))
     return npu.npu_fusion_attention(q, k, v, q.shape[1], "BNSD", pse=shift, scale=scale)[0]
 
 
 def _narrowed(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Finite numbers stay finite: a row whose every position is as low as numbers go is no row of infinities,
-    which sees nothing.
+    """Narrow a mask so that finite numbers stay finite.
+
+    Otherwise a row of the lowest finite numbers would become a row of infinities, which masks everything.
     """
     if torch.promote_types(mask.dtype, dtype) == dtype:
         return mask.to(dtype)
@@ -340,23 +346,23 @@ def _narrowed(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 FUSIONS = (
-    Fusion("fuse_attention", "npu_fusion_attention", find_attention, put_attention),
-    Fusion("fuse_rotary_mul", "npu_rotary_mul", find_rotary_mul, put_rotary_mul),
-    Fusion("fuse_rms_norm", "npu_rms_norm", find_rms_norm, put_rms_norm),
-    Fusion("fuse_torch_rms_norm", "npu_rms_norm", find_torch_rms_norm, put_rms_norm),
+    Fusion("fuse_attention", "npu_fusion_attention", match_attention, emit_attention),
+    Fusion("fuse_rotary_mul", "npu_rotary_mul", match_rotary_mul, emit_rotary_mul),
+    Fusion("fuse_rms_norm", "npu_rms_norm", match_rms_norm, emit_rms_norm),
+    Fusion("fuse_torch_rms_norm", "npu_rms_norm", match_torch_rms_norm, emit_rms_norm),
 )
 
 
 def fusion_names() -> list[str]:
-    """The names by which they can be switched."""
+    """Return the names that switch the fusions."""
     return [fusion.name for fusion in FUSIONS]
 
 
-# Carrying it over to Dynamo's graph
+# Transfer to Dynamo's graph
 
 
 def fuse_before_autograd(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """RMSNorm, rotary multiplication and attention that are written out become ops of the `npu` library."""
+    """Fuse written-out RMSNorm, rotary multiplication and attention into ops of the `npu` library."""
     traced = TracedPattern(gm)
     changed = 0
     for node, fusion in itertools.product(traced.order, FUSIONS):
@@ -378,7 +384,7 @@ def fuse_before_autograd(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 class TracedPattern:
-    """Dynamo's graph and the ATen calls that it makes."""
+    """Hold Dynamo's graph and the ATen calls that it makes."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self._gm = gm
@@ -386,10 +392,10 @@ class TracedPattern:
         for node in filter(_is_itself, list(calls.nodes)):
             node.replace_all_uses_with(node.args[0])
             calls.erase_node(node)
-        made: Any = calls.output_node().args[0]
-        values: dict[fx.Node, fx.Node] = dict(zip(nodes, made, strict=True))
+        result: Any = calls.output_node().args[0]
+        values: dict[fx.Node, fx.Node] = dict(zip(nodes, result, strict=True))
         self.order = {node: place for place, node in enumerate(calls.nodes)}
-        # The first node of Dynamo's that stands for a value.
+        # The first node of Dynamo's graph that stands for a value.
         self._own = {value: node for node, value in reversed(values.items())}
         self._floats = [
             value
@@ -399,21 +405,25 @@ class TracedPattern:
         self._returned = {values[node] for node in output(gm).all_input_nodes if node in values}
 
     def why_not(self, node: fx.Node, found: Found) -> str | None:
-        """The reason to leave a chain as it is, or None."""
+        """Return the reason to leave a chain unchanged, or None."""
         operands = _operands(found)
         if node not in self._own or not operands <= self._own.keys():
-            return "an operand or the result is no value of the model's graph"
+            return "an operand or the result is not a value of the model's graph"
         inside = _between(node, operands)
         parts = inside - {node}
         readers = {user for part in parts for user in part.users if user.op != "output"}
         if not readers <= inside or parts & self._returned:
-            return "a value in between is read by others"
+            return "another node reads an intermediate value"
         first, last = min(self.order[part] for part in inside), self.order[node]
         calls = [other for other, place in self.order.items() if first <= place <= last]
-        return None if all(map(_is_pure, calls)) else "something is written or switched in between"
+        return (
+            None
+            if all(map(_is_pure, calls))
+            else ("something between the first and last call is written or switched")
+        )
 
     def replace(self, node: fx.Node, found: Found, fusion: Fusion) -> None:
-        """In Dynamo's graph, one call in the place of the node with this value."""
+        """Replace the node with this value in Dynamo's graph by one call."""
         self._fix(_between(node, _operands(found)))
         old, graph = self._own[node], self._gm.graph
         dtype = node.meta["val"].dtype
@@ -424,15 +434,16 @@ class TracedPattern:
         fused.__name__ = fused.__qualname__ = fusion.op
         operands: dict[str, Any] = {name: self._own.get(part, part) for name, part in found.items()}
         with graph.inserting_before(old):
-            made = graph.call_function(fused, kwargs=operands)
-        made.meta.update(old.meta)
-        old.replace_all_uses_with(made)
+            result = graph.call_function(fused, kwargs=operands)
+        result.meta.update(old.meta)
+        old.replace_all_uses_with(result)
         graph.erase_node(old)
-        self._own[node] = made
+        self._own[node] = result
 
     def _fix(self, calls: set[fx.Node]) -> None:
-        """These calls were recognised by numbers where the graph may have symbols: Dynamo is to compile anew
-        when one of them changes.
+        """Make Dynamo recompile when a number changes that these calls were recognized by.
+
+        The graph may have a symbol for it.
         """
         numbers = {number for call in calls for number in call.args if isinstance(number, float)}
         for symbol in self._floats:
@@ -445,7 +456,7 @@ def _operands(found: Found) -> set[fx.Node]:
 
 
 def _between(node: fx.Node, operands: set[fx.Node]) -> set[fx.Node]:
-    """The calls that make a result of its operands."""
+    """Return the calls that compute a result from its operands."""
     seen, rest = set[fx.Node](), [node]
     while rest:
         part = rest.pop()
@@ -456,7 +467,9 @@ def _between(node: fx.Node, operands: set[fx.Node]) -> set[fx.Node]:
 
 
 def _is_pure(node: fx.Node) -> bool:
-    """Neither writes nor switches anything; scopes, hooks and regions are not looked into."""
+    """Return whether the call neither writes nor switches anything; scopes, hooks and regions count as
+    impure.
+    """
     if isinstance(node.target, OpOverload):
         return not mutates(node.target)
     return node.op != "call_function" or getattr(node.target, "__module__", "") in ("_operator", "math")

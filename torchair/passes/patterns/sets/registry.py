@@ -1,6 +1,8 @@
-"""The sets of pattern replacements: users add with `register_replacement`, the pass applies all of a set.
-There are two: compiles with a `torchair.CompilerConfig` have one, those of the package `npugraph_ex` another.
-Our own rules are in both.
+"""Hold the sets of pattern replacements: users add with `register_replacement`, the pass applies all of a
+set.
+
+There are two sets: one for compiles with a `torchair.CompilerConfig`, one for the package `npugraph_ex`. The
+built-in rules are in both.
 """
 
 from __future__ import annotations
@@ -28,8 +30,14 @@ from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.core.torch_private.fake.tracing import as_in_a_compile
 from torchair.ops.streams.scope_analysis import annotate
 from torchair.passes.pass_manager import PassContext
-from torchair.passes.patterns.match.outcome import Outcome, outcomes_of, tell, wants_reasons, why_off
-from torchair.passes.patterns.match.rule import Rule, Trial, Tries, as_written
+from torchair.passes.patterns.match.outcome import (
+    Outcome,
+    has_reason_readers,
+    log_unfired,
+    outcomes_of,
+    why_off,
+)
+from torchair.passes.patterns.match.rule import MatchAttempt, MatchAttempts, Rule, as_written
 from torchair.passes.patterns.match.variants import (
     Variant,
     check_replacement,
@@ -37,38 +45,38 @@ from torchair.passes.patterns.match.variants import (
     variants_of,
     ways_of,
 )
-from torchair.passes.patterns.match.wildcards import has_wildcards, told_apart
+from torchair.passes.patterns.match.wildcards import disambiguate, has_wildcards
 from torchair.passes.patterns.sets.builtin import Rule as Builtin
 from torchair.passes.patterns.sets.builtin import anchors, rules
 from torchair.passes.patterns.spec.explicit_pattern import check_explicit
 from torchair.passes.patterns.spec.pattern_hash import PatternHash
 from torchair.passes.patterns.spec.pattern_text import text_of
 from torchair.passes.patterns.spec.subgraphs import branches_of
-from torchair.passes.patterns.spec.user_pattern import Given, check_callables, check_flag, given
+from torchair.passes.patterns.spec.user_pattern import UserPattern, check_callables, check_flag, given
 
-# The key in a graph module's `meta` under which a match finds the pass that is under way.
-_UNDER_WAY = "torchair_patterns_under_way"
+# The key in a graph module's `meta` under which a match finds the running pass.
+_IN_PROGRESS = "torchair_patterns_under_way"
 _lock = threading.RLock()
 
 
 def always(match: Any) -> bool:
-    """No match is refused."""
+    """Accept every match."""
     return True
 
 
-class UnderWay:
-    """The pass over one graph and its branches: what became of each rule so far."""
+class MatchInProgress:
+    """Track the pass over one graph and its branches: the outcome of each rule so far."""
 
     def __init__(self, gm: fx.GraphModule, ctx: PassContext) -> None:
         self._gm = gm
         self.ctx = ctx
-        self.tries: dict[Rule, Tries] = {}
+        self.tries: dict[Rule, MatchAttempts] = {}
 
-    def try_match(self, rule: Rule, trial: Trial, check: Callable[[Any], bool], match: Any) -> bool:
-        """Shall it be replaced?"""
-        tries = self.tries.setdefault(rule, Tries())
+    def try_match(self, rule: Rule, trial: MatchAttempt, check: Callable[[Any], bool], match: Any) -> bool:
+        """Return whether the match shall be replaced."""
+        tries = self.tries.setdefault(rule, MatchAttempts())
         node, before = match.output_nodes()[0], tries.found
-        # What a branch returns must lie as the graph around it says, in either mode.
+        # In either mode, the results of a branch must have the layout that the surrounding graph expects.
         is_seen = self.ctx.switches.get("captures", False) or match.graph.owning_module is not self._gm
         why = trial.why_not(match, tries, check, captures=is_seen)
         if tries.found > before:
@@ -82,19 +90,21 @@ class UnderWay:
 
 
 class RuleSet:
-    """Replacements, and torch's matcher for them once there is one: it takes most of a second to load."""
+    """Hold replacements, and torch's matcher for them, created on first use: loading it takes most of a
+    second.
+    """
 
     def __init__(self, name: str, door: str) -> None:
         self.name = name
-        self.door = door  # where users register
+        self.door = door  # the function with which users register
         self.of_users: list[Rule] = []
-        self._known: dict[str, str] = {}  # the text of a pattern -> who looks for it
+        self._known: dict[str, str] = {}  # the text of a pattern -> the rule that registered it
         self._builtin: set[str] = set()  # anchors
         self._matcher: Any = None
 
     @property
     def takes_numbers(self) -> bool:
-        """Does a rule of the user's have a number that may be any?"""
+        """Return whether a user rule has a wildcard number."""
         return any(rule.scalars for rule in self.of_users)
 
     def register(
@@ -108,14 +118,14 @@ class RuleSet:
         scalar_workaround: Mapping[str, float] | None,
         skip_duplicates: bool,
     ) -> None:
-        """A rule of the user's, in all its forms."""
+        """Register a user's rule in all its forms."""
         check_callables(search_fn, replace_fn, trace_fn, extra_check, search_fn_pattern)
         check_flag("skip_duplicates", skip_duplicates)
         wanted = given(search_fn, replace_fn, example_inputs, scalar_workaround)
         with as_in_a_compile(), _lock:
             way = ways_of(trace_fn, is_fwd_only(trace_fn))[-1]
             if search_fn_pattern is None:
-                wanted = told_apart(wanted, way)
+                wanted = disambiguate(wanted, way)
             else:
                 check_explicit(wanted, search_fn_pattern)
                 check_replacement(wanted, way, wanted.inputs)
@@ -149,21 +159,21 @@ class RuleSet:
         if other is None or may_skip:
             return other is not None
         raise BadPass(
-            f"the pattern {rule.name} is registered already, by {other}",
-            next="register it once, or with skip_duplicates=True",
+            f"the pattern {rule.name} is already registered by {other}",
+            next="register it only once, or with skip_duplicates=True",
         )
 
     def _add_forms(self, rule: Rule, forms: list[Variant], inputs: Any, trace_fn: Any) -> None:
         if rule.pattern is not None:
             trace = as_written if is_fwd_only(trace_fn) else trace_fn
-            self._add(rule, list(inputs), Trial(rule, trace), _text(rule))
+            self._add(rule, list(inputs), MatchAttempt(rule, trace), _text(rule))
         for form in forms:
             text = _text(rule, form)
             if text not in self._known:
-                self._add(rule, form.inputs, Trial(rule, form.trace, form.gm), text)
+                self._add(rule, form.inputs, MatchAttempt(rule, form.trace, form.gm), text)
 
-    def _add(self, rule: Rule, inputs: list[Any], trial: Trial, text: str = "") -> None:
-        # A compile under way has a fake mode of its own, and tensors of two fake modes do not mix.
+    def _add(self, rule: Rule, inputs: list[Any], trial: MatchAttempt, text: str = "") -> None:
+        # A running compile has its own fake mode, and tensors of two fake modes cannot be mixed.
         with disable_modes():
             entry = register_pattern(
                 self.matcher,
@@ -179,8 +189,8 @@ class RuleSet:
         check = entry.extra_check
 
         def run(match: Any) -> bool:
-            under_way: UnderWay = match.graph.owning_module.meta[_UNDER_WAY]
-            return under_way.try_match(rule, trial, check, match)
+            in_progress: MatchInProgress = match.graph.owning_module.meta[_IN_PROGRESS]
+            return in_progress.try_match(rule, trial, check, match)
 
         entry.extra_check = run
         if text:
@@ -188,14 +198,15 @@ class RuleSet:
 
     @property
     def matcher(self) -> Any:
-        """torch's, with all rules."""
+        """Return torch's matcher with all rules."""
         if self._matcher is None:
             self._matcher = pattern_pass("npugraph_ex_generic_pattern_pass")
         return self._matcher
 
     def add_builtin(self, graph: fx.Graph) -> None:
-        """Our own rules join the set when a graph has an op that they start from: tracing them takes time,
-        and all op libraries are loaded by then.
+        """Add the built-in rules when a graph has an op that they start from.
+
+        Tracing them takes time, and all op libraries are loaded by then.
         """
         for anchor in (anchors() & {str(node.target) for node in graph.nodes}) - self._builtin:
             self._builtin.add(anchor)
@@ -209,10 +220,10 @@ class RuleSet:
         rule = Rule(ours.name, find, put, why_not, dict(ours.scalars), is_of_user=False)
         with disable_modes():
             inputs = ours.inputs()
-        self._add(rule, inputs, Trial(rule, as_written))
+        self._add(rule, inputs, MatchAttempt(rule, as_written))
 
     def apply(self, gm: fx.GraphModule, ctx: PassContext) -> int:
-        """All rules, as they were registered, on all nodes, the last one first; in branches too."""
+        """Apply all rules in registration order to all nodes, last node first, in branches too."""
         modules = [gm, *branches_of(gm)]
         with _lock:
             for each in modules:
@@ -220,42 +231,42 @@ class RuleSet:
             if self._matcher is None:
                 return 0
             before = {node for each in modules for node in each.graph.nodes}
-            under_way = UnderWay(gm, ctx)
-            changed = sum(self._apply_to(each, under_way) for each in modules)
-            if self.of_users and wants_reasons(ctx):
-                tried = [(rule, under_way.tries.get(rule, Tries())) for rule in self.of_users]
+            in_progress = MatchInProgress(gm, ctx)
+            changed = sum(self._apply_to(each, in_progress) for each in modules)
+            if self.of_users and has_reason_readers(ctx):
+                tried = [(rule, in_progress.tries.get(rule, MatchAttempts())) for rule in self.of_users]
                 graphs = [each.graph for each in modules]
                 ctx.rules += outcomes_of(tried, graphs, before, ctx, apply_pattern_passes.__name__)
-                tell(ctx.rules, ctx)
+                log_unfired(ctx.rules, ctx)
         return changed
 
-    def _apply_to(self, gm: fx.GraphModule, under_way: UnderWay) -> int:
+    def _apply_to(self, gm: fx.GraphModule, in_progress: MatchInProgress) -> int:
         annotate(gm.graph)
-        gm.meta[_UNDER_WAY] = under_way
+        gm.meta[_IN_PROGRESS] = in_progress
         try:
             changed: int = self._matcher.apply(gm.graph)
         finally:
-            del gm.meta[_UNDER_WAY]
+            del gm.meta[_IN_PROGRESS]
         if changed:
             gm.graph.lint()
             gm.recompile()
         return changed
 
 
-def _forms(wanted: Given, trace_fn: Any) -> list[Variant]:
-    """Those in which each number has a place: where one changes nothing, its op may be left out."""
+def _forms(wanted: UserPattern, trace_fn: Any) -> list[Variant]:
+    """Return the forms in which each number occurs: where a number has no effect, its op may be omitted."""
     forms = variants_of(wanted, trace_fn, is_fwd_only(trace_fn))
     return [form for form in forms if has_wildcards(wanted, form.gm)]
 
 
 def _text(rule: Rule, form: Variant | None = None) -> str:
-    """Patterns with one text find the same."""
+    """Return the text of a pattern; patterns with equal texts find the same."""
     pattern = rule.pattern if form is None else exact_pattern(form.gm, rule.scalars)
     return text_of(pattern, rule.scalars)
 
 
 def _why_not(name: str, check: Callable[[Any], bool], match: Any) -> str | None:
-    return _off(name, match) or (None if check(match) else "extra_check said no")
+    return _off(name, match) or (None if check(match) else "extra_check returned False")
 
 
 def _why_not_ours(ours: Builtin, match: Any) -> str | None:
@@ -263,12 +274,12 @@ def _why_not_ours(ours: Builtin, match: Any) -> str | None:
 
 
 def _off(name: str, match: Any) -> str | None:
-    under_way: UnderWay = match.graph.owning_module.meta[_UNDER_WAY]
-    return why_off(name, apply_pattern_passes.__name__, under_way.ctx.named)
+    in_progress: MatchInProgress = match.graph.owning_module.meta[_IN_PROGRESS]
+    return why_off(name, apply_pattern_passes.__name__, in_progress.ctx.named)
 
 
 def _of_user(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """A user's function, whose errors are the user's to see."""
+    """Wrap a user's function so that its errors are raised to the user."""
 
     @functools.wraps(call)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -301,11 +312,32 @@ def register_replacement(
     scalar_workaround: Mapping[str, float | int] | None = None,
     skip_duplicates: bool = False,
 ) -> None:
-    """Replace what `search_fn` traces to by what `replace_fn` traces to, in every graph that is compiled from
-    now on with a `torchair.CompilerConfig`; the package `npugraph_ex` has rules of its own.
+    """Replace what `search_fn` traces to by what `replace_fn` traces to in every graph compiled from now on.
 
-    `example_inputs` are sample (fake) tensors for tracing; `extra_check(match)` has the last word on each
-    match. `ge_config.optimization_switch` knows the replacement by the name of `search_fn`.
+    This applies to compiles with a `torchair.CompilerConfig`; `torchair.npugraph_ex.register_replacement` is
+    for the package `npugraph_ex`. `ge_config.optimization_switch` switches the replacement by the name of
+    `search_fn`.
+
+    Args:
+        search_fn: Function whose traced calls are searched for.
+        replace_fn: Function with the same parameters whose traced calls replace them.
+        example_inputs: Sample (fake) tensors and numbers to trace with, one per parameter.
+        trace_fn: Tracer for both functions.
+        extra_check: Called with each match; return False to reject the match.
+        search_fn_pattern: Explicit pattern of torch's pattern matcher, used instead of tracing `search_fn`.
+        scalar_workaround: Example numbers for parameters that match any number.
+        skip_duplicates: Ignore a pattern that is already registered, instead of raising.
+
+    Raises:
+        BadPass: The pattern cannot be traced, does not match its replacement, or is already registered.
+        BadOptionType: An argument has the wrong type.
+
+    Example:
+        torchair.register_replacement(
+            lambda x, y: torch.exp(x + y),
+            lambda x, y: torch.ops.mylib.add_exp(x, y),
+            (torch.empty(2, 8), torch.empty(2, 8)),
+        )
     """
     OF_TORCHAIR.register(
         search_fn, replace_fn, example_inputs, trace_fn, extra_check, search_fn_pattern, scalar_workaround,
@@ -314,31 +346,31 @@ def register_replacement(
 
 
 def rule_names() -> list[str]:
-    """The names of all replacements, ours and the users'."""
+    """Return the names of all replacements, built-in and user-defined."""
     of_users = {rule.name for each in (OF_TORCHAIR, OF_CAPTURE) for rule in each.of_users}
     return [*(rule.name for rule in rules()), *sorted(of_users)]
 
 
 def set_of(config: Any) -> RuleSet:
-    """The rules of a compile with this configuration."""
+    """Return the rules of a compile with this configuration."""
     return OF_CAPTURE if isinstance(config, CaptureConfig) else OF_TORCHAIR
 
 
 def apply_pattern_passes(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """All replacements, ours first, widest first as they were registered."""
+    """Apply all replacements, built-in ones first, widest first as they were registered."""
     return set_of(ctx.config).apply(gm, ctx)
 
 
 def untried(config: Any, why: str) -> list[Outcome]:
-    """The users' rules of this configuration, which the pass did not look at."""
+    """Return the user rules of this configuration, none of which was tried, for the reason `why`."""
     return [Outcome(rule.name, rule.at, 0, why) for rule in set_of(config).of_users]
 
 
 def of_the_other(config: Any) -> list[Outcome]:
-    """The users' rules that this configuration does not have; some are registered in both sets."""
+    """Return the user rules that this configuration does not have; some are registered in both sets."""
     own = set_of(config)
     known = {(rule.name, rule.at) for rule in own.of_users}
     other = OF_TORCHAIR if own is OF_CAPTURE else OF_CAPTURE
-    why = f"registered with {other.door}, and this configuration has the rules of {own.door}"
+    why = f"registered with {other.door}, but this configuration uses the rules of {own.door}"
     missing = [rule for rule in other.of_users if (rule.name, rule.at) not in known]
     return [Outcome(rule.name, rule.at, 0, why) for rule in missing]

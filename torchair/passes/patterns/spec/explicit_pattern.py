@@ -1,4 +1,4 @@
-"""Patterns that users write in torch's own words (`search_fn_pattern`), and what is wrong with one."""
+"""Check patterns that users write with torch's pattern classes (`search_fn_pattern`)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import torch
 
 from torchair.core.errors import BadPass
 from torchair.core.torch_private.compilers.pattern_matcher import is_keyword, is_nameless, values_in
-from torchair.passes.patterns.spec.user_pattern import NUMBERS, Given
+from torchair.passes.patterns.spec.user_pattern import NUMBERS, UserPattern
 
 
-def check_explicit(given: Given, pattern: Any) -> None:
-    """It names what the replacement takes, and nothing else: a match would not tell the rest."""
+def check_explicit(given: UserPattern, pattern: Any) -> None:
+    """Check that the pattern names exactly the values that the replacement takes.
+
+    A match would not determine any other value.
+    """
     values = values_in(pattern)
     if any(is_nameless(each) for each in values):
         raise BadPass(
@@ -29,7 +32,7 @@ def check_explicit(given: Given, pattern: Any) -> None:
             f"search_fn_pattern of {given.name} does not name what the replacement takes",
             got=f"without {', '.join(missing)}" if missing else f"with {', '.join(unknown)}",
             near=f"it is called with {', '.join(given.names)}",
-            next="have a KeywordArg of this name for each; examples that are None or a bool are none",
+            next="add a KeywordArg with this name for each value; examples that are None or bools need none",
         )
 
 
@@ -38,5 +41,5 @@ def _is_named(key: str, named: set[str], is_flat: bool) -> bool:
 
 
 def _is_of(name: str, key: str, is_flat: bool) -> bool:
-    """Values of a list are known by its name and a place: `xs_0`."""
+    """Return whether the key names the value, or an element of it if it is a list: `xs_0`."""
     return name == key or (not is_flat and name.startswith(f"{key}_"))

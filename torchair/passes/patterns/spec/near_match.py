@@ -1,6 +1,6 @@
-"""How far a pattern fits to a graph: the place where the nearest match stops, and why.
+"""Explain how far a pattern matches a graph: where the nearest match stops, and why.
 
-This follows torch's matcher step by step, to tell what that one only answers with no.
+This follows torch's matcher step by step, because that one only returns that there is no match.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MISSING = object()
 
 
 @dataclass(frozen=True)
-class Stop:
-    """Where a match stopped: behind how many calls of the pattern, at which node, and why."""
+class MatchFailure:
+    """Describe where a match stopped: after how many calls of the pattern, at which node, and why."""
 
     matched: int
     of: int
@@ -42,29 +42,29 @@ class Stop:
 
     @property
     def source(self) -> str:
-        """The line of the user's."""
+        """Return the source line of the node in the user's code."""
         return source_of(self.node)
 
 
-def attempts(pattern: Any, graph: fx.Graph) -> Iterator[tuple[fx.Node, Stop | None]]:
-    """Each node with which the pattern may end, and where the match stops that ends there, if it does."""
-    return ((node, stop_at(pattern, node)) for node in _anchors(pattern, graph))
+def attempts(pattern: Any, graph: fx.Graph) -> Iterator[tuple[fx.Node, MatchFailure | None]]:
+    """Yield each node with which the pattern may end, and where its match stops, if it does."""
+    return ((node, find_failure(pattern, node)) for node in _anchors(pattern, graph))
 
 
-def stop_at(pattern: Any, node: fx.Node) -> Stop | None:
-    """Where the match that ends with this node stops; None where nothing stops it."""
+def find_failure(pattern: Any, node: fx.Node) -> MatchFailure | None:
+    """Return where the match that ends with this node stops, or None if it is complete."""
     outputs, total = outputs_of(pattern), len(call_patterns(pattern))
-    walk = _Walk(outputs)
-    stopped = walk.follow(outputs[0], node, node)
+    state = _MatchState(outputs)
+    stopped = state.follow(outputs[0], node, node)
     if stopped is None:
         stopped = next(
-            (found for each in outputs[1:] if (found := _other(walk, each, node)) is not None), None
+            (found for each in outputs[1:] if (found := _other(state, each, node)) is not None), None
         )
-    return None if stopped is None else Stop(walk.matched, total, *stopped)
+    return None if stopped is None else MatchFailure(state.matched, total, *stopped)
 
 
 def op_names(pattern: Any) -> str:
-    """What a call in a pattern may call."""
+    """Return the names of the ops that a call in a pattern may call."""
     return " or ".join(
         str(getattr(fn, "__name__", fn)) if callable(fn) and not isinstance(fn, OpOverload) else str(fn)
         for fn in pattern.fns
@@ -72,8 +72,9 @@ def op_names(pattern: Any) -> str:
 
 
 def unnamed_arguments(pattern: Any, node: fx.Node) -> Iterator[tuple[str, Any]]:
-    """Keyword arguments of a call that the pattern does not have, and that are not as by default: torch's
-    matcher does not look at them, and `add(a, b, alpha=2)` is no `a + b`.
+    """Yield keyword arguments of a call that the pattern lacks and that differ from the default.
+
+    torch's matcher ignores them, but `add(a, b, alpha=2)` is not `a + b`.
     """
     for key, value in node.kwargs.items():
         if key not in pattern.kwargs and not _is_same(_default(node.target, key), value):
@@ -81,7 +82,7 @@ def unnamed_arguments(pattern: Any, node: fx.Node) -> Iterator[tuple[str, Any]]:
 
 
 def why_other_constants(pattern: Any, node: fx.Node) -> str | None:
-    """Why a call that torch's matcher has found has other constants than the pattern, or None."""
+    """Return why a call that torch's matcher found has other constants than the pattern, or None."""
     whys = (
         why_other_constant(wanted, found, node)
         for wanted, found in _paired(pattern, node) or ()
@@ -91,11 +92,13 @@ def why_other_constants(pattern: Any, node: fx.Node) -> str | None:
 
 
 def why_other_constant(wanted: Any, found: Any, node: fx.Node) -> str | None:
-    """Why an argument is not the constant of the pattern, or None. Not all that is equal is the same: -0.0 is
-    not 0.0, and 2.0 makes floats of a tensor of whole numbers, which 2 does not.
+    """Return why an argument is not the constant of the pattern, or None.
+
+    Equal numbers may differ: -0.0 is not 0.0, and 2.0 turns a tensor of integers into floats, which 2 does
+    not.
     """
     if wanted != wanted and found != found:
-        return f"{node} has {found!r}, which equals nothing, and is not found: take it from a tensor"
+        return f"{node} has {found!r}, which equals nothing and cannot be matched: pass it as a tensor"
     if isinstance(found, fx.Node) or not _is_same(wanted, found):
         return f"{node} has {found!r}, expected {wanted!r}"
     if not isinstance(wanted, int | float) or not isinstance(found, int | float):
@@ -105,20 +108,24 @@ def why_other_constant(wanted: Any, found: Any, node: fx.Node) -> str | None:
     if type(wanted) is type(found) or _is_dtype_given(node):
         return None
     kinds = type(found).__name__, type(wanted).__name__
-    return f"{node} has {found!r} ({kinds[0]}), expected {wanted!r} ({kinds[1]}), which makes another dtype"
+    return (
+        f"{node} has {found!r} ({kinds[0]}), expected {wanted!r} ({kinds[1]}), which changes the dtype "
+        "of the result"
+    )
 
 
 def _is_dtype_given(node: fx.Node) -> bool:
-    """Is the result of the float dtype that a tensor of this call has, or that it asks for? What type its
-    numbers have does not matter then.
+    """Return whether the result has the float dtype of a tensor argument, or an explicit one.
+
+    Then the Python types of its numbers do not matter.
     """
-    made = node.meta.get("val")
+    result = node.meta.get("val")
     is_aten = isinstance(node.target, OpOverload) and node.target.namespace == "aten"
-    if not is_aten or not isinstance(made, torch.Tensor) or not made.dtype.is_floating_point:
+    if not is_aten or not isinstance(result, torch.Tensor) or not result.dtype.is_floating_point:
         return False
     taken = (read.meta.get("val") for read in node.all_input_nodes)
     dtypes = [value.dtype for value in taken if isinstance(value, torch.Tensor)]
-    return made.dtype in (*dtypes, node.kwargs.get("dtype"))
+    return result.dtype in (*dtypes, node.kwargs.get("dtype"))
 
 
 def _anchors(pattern: Any, graph: fx.Graph) -> Iterator[fx.Node]:
@@ -127,27 +134,29 @@ def _anchors(pattern: Any, graph: fx.Graph) -> Iterator[fx.Node]:
         yield from graph.find_nodes(op=last.op, target=target)
 
 
-def _other(walk: _Walk, pattern: Any, node: fx.Node) -> tuple[fx.Node, str] | None:
-    """Another result of the pattern: any node will do that fits to what was found so far."""
-    if pattern in walk.places:
+def _other(state: _MatchState, pattern: Any, node: fx.Node) -> tuple[fx.Node, str] | None:
+    """Match another result of the pattern with any node that is consistent with the match so far."""
+    if pattern in state.places:
         return None
     best: tuple[int, tuple[fx.Node, str]] | None = None
     for candidate in _anchors(pattern, node.graph):
-        attempt = walk.copy()
+        attempt = state.copy()
         stopped = attempt.follow(pattern, candidate, candidate)
         if stopped is None:
-            walk.take(attempt)
+            state.take(attempt)
             return None
-        if attempt.matched > walk.matched and (best is None or attempt.matched > best[0]):
+        if attempt.matched > state.matched and (best is None or attempt.matched > best[0]):
             best = attempt.matched, stopped
     if best is not None:
-        walk.matched = best[0]
+        state.matched = best[0]
         return best[1]
-    return node, f"an output of the pattern is not used: no {op_names(pattern)} in the graph goes with {node}"
+    return node, (
+        f"an output of the pattern is not used: no {op_names(pattern)} in the graph belongs to {node}"
+    )
 
 
-class _Walk:
-    """One attempt."""
+class _MatchState:
+    """Track one match attempt."""
 
     def __init__(self, outputs: Sequence[Any]) -> None:
         self._outputs = outputs
@@ -155,19 +164,20 @@ class _Walk:
         self._values: dict[str, Any] = {}
         self.matched = 0
 
-    def copy(self) -> _Walk:
-        """Another that begins where this one is."""
-        made = _Walk(self._outputs)
-        made.take(self)
-        return made
+    def copy(self) -> _MatchState:
+        """Return a copy of this attempt."""
+        result = _MatchState(self._outputs)
+        result.take(self)
+        return result
 
-    def take(self, other: _Walk) -> None:
-        """Be as far as another one."""
+    def take(self, other: _MatchState) -> None:
+        """Adopt the state of another attempt."""
         self.places, self._values, self.matched = dict(other.places), dict(other._values), other.matched
 
     def follow(self, pattern: Any, found: Any, reader: fx.Node) -> tuple[fx.Node, str] | None:
-        """None where it fits; else the node at which it does not, and why. `reader` is the call that takes
-        what was found.
+        """Return None where the pattern matches; else the node at which it does not, and why.
+
+        `reader` is the call that takes the found value.
         """
         if not is_pattern(pattern):
             why = why_other_constant(pattern, found, reader)
@@ -180,7 +190,7 @@ class _Walk:
             return self._call(pattern, found, reader)
         if is_keyword(pattern):
             known = self._values.setdefault(pattern.name, found)
-            what = f"{reader} takes {found} for {pattern.name}, which is {known} elsewhere"
+            what = f"{reader} takes {found} for {pattern.name}, but elsewhere {pattern.name} is {known}"
             return None if known is found or _is_same(known, found) else (reader, what)
         if is_any(pattern) or (isinstance(found, fx.Node) and pattern.match(found)):
             return None
@@ -205,7 +215,7 @@ class _Walk:
             what = f"{found} has {len(found.args)} arguments, expected {len(pattern.args)}"
             return found, what
         for key, value in unnamed_arguments(pattern, found):
-            return found, f"{found} has {key}={value!r}, and the pattern has no {key}"
+            return found, f"{found} has {key}={value!r}, but the pattern has no {key}"
         return self._arguments(pattern, found)
 
     def _arguments(self, pattern: Any, node: fx.Node) -> tuple[fx.Node, str] | None:
@@ -217,7 +227,7 @@ class _Walk:
 
 
 def _paired(pattern: Any, node: fx.Node) -> list[tuple[Any, Any]] | None:
-    """What a pattern has for each argument of a call, with what is there; None for another form."""
+    """Pair the arguments of a pattern with those of a call; return None for another structure."""
     kwargs = {key: node.kwargs.get(key, _default(node.target, key)) for key in pattern.kwargs}
     given, form = pattern.flatten(node.args, kwargs)
     wanted, wanted_form = pattern.flatten(pattern.args, pattern.kwargs)
@@ -225,7 +235,7 @@ def _paired(pattern: Any, node: fx.Node) -> list[tuple[Any, Any]] | None:
 
 
 def _default(target: Any, name: str) -> Any:
-    """What an op takes where nobody gives this argument."""
+    """Return the default of this argument of an op."""
     arguments = target._schema.arguments if isinstance(target, OpOverload) else ()
     found = [a for a in arguments if a.name == name and a.has_default_value()]
     return found[0].default_value if found else _MISSING

@@ -1,8 +1,8 @@
-"""How the results of a replacement lie in memory.
+"""Fix the memory layout of the results of a replacement.
 
-A fused op often returns rows one after another where the chain returned a transposed view. Ops do not mind,
-but who gets a result of the graph does, and so do ops that look at memory: there a copy gives a replacement
-the strides of what it replaces. Likewise a result that was new memory, and would now be an argument itself.
+A fused op often returns contiguous rows where the chain returned a transposed view. Most ops accept both, but
+readers of graph results and ops that depend on memory layout do not. There a copy gives a replacement the
+strides of the chain. The same applies to a result that was new memory and would now be an argument itself.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ from torchair.fxgraph.symbols import equal
 aten = torch.ops.aten
 
 
-def why_not_settled(match: Any, captures: bool) -> str | None:
-    """Copies are put into the replacement where its results must lie as those of the pattern; or the reason
-    why that is not possible. In graph mode (`captures` is false) results of graphs are arranged anyway.
+def stride_conflict(match: Any, captures: bool) -> str | None:
+    """Add copies to the replacement where its results need the layout of the pattern's results.
+
+    Return the reason if that is not possible. In graph mode (`captures` is false) graph results are copied to
+    their layout anyway.
     """
     old = [node for node in match.output_nodes() if node is not None]
     gm: fx.GraphModule = match.replacement_graph
     new = tree_leaves(gm.graph.output_node().args[0])
     pairs = [(a, b) for a, b in zip(old, new, strict=False) if _is_tensor(a) and _is_tensor(b)]
-    other = {a: b.meta["val"] for a, b in pairs if not _lie_alike(a.meta["val"], b.meta["val"])}
+    other = {a: b.meta["val"] for a, b in pairs if not _same_layout(a.meta["val"], b.meta["val"])}
     shown = other.keys() if other and is_seen(other, set(match.nodes), captures) else ()
     for a, b in pairs:
         if a in shown:
             if (copied := _arranged(gm, b, a.meta["val"])) is None:
                 steps = (tuple(node.meta["val"].stride()) for node in (a, b))
-                return "its result has the strides {}, that of the replacement {}".format(*steps)
+                return "its result has strides {}, but the replacement returns strides {}".format(*steps)
             _return_instead(gm, b, copied)
         elif captures and _is_now_an_argument(match, a, b):
             _return_instead(gm, b, _call(gm, aten.clone.default, b))
@@ -48,16 +50,18 @@ def _is_tensor(node: Any) -> bool:
     return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
 
 
-def _lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(map(equal, a.stride(), b.stride()))
 
 
-# Who would notice
+# Which readers notice
 
 
 def is_seen(changed: Mapping[fx.Node, torch.Tensor], inside: Collection[fx.Node], captures: bool) -> bool:
-    """Would somebody notice that these nodes have other strides, but those `inside` of the match? They are
-    followed to results of the graph and to ops that are not torch's own, or look at memory.
+    """Return whether any reader would notice that these nodes have other strides.
+
+    Readers `inside` the match do not count. The values are followed to graph results, to ops that are not
+    torch's own and to ops that depend on memory layout.
     """
     values: dict[fx.Node, Any] = dict(changed)
     for node in next(iter(changed)).graph.nodes:
@@ -67,12 +71,12 @@ def is_seen(changed: Mapping[fx.Node, torch.Tensor], inside: Collection[fx.Node]
             return captures
         if not _is_plain(node):
             return True
-        made = _again(node, values)
-        if made is None:
+        result = _recomputed(node, values)
+        if result is None:
             return True
-        pairs = zip(tree_leaves(node.meta.get("val")), tree_leaves(made), strict=True)
-        if not all(_lie_alike(a, b) for a, b in pairs if isinstance(a, torch.Tensor)):
-            values[node] = made
+        pairs = zip(tree_leaves(node.meta.get("val")), tree_leaves(result), strict=True)
+        if not all(_same_layout(a, b) for a, b in pairs if isinstance(a, torch.Tensor)):
+            values[node] = result
     return False
 
 
@@ -84,8 +88,8 @@ def _is_plain(node: fx.Node) -> bool:
     return is_aten or getattr(target, "__module__", "") == "_operator"
 
 
-def _again(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
-    """What a call makes of these values, or None. A view that is not possible will be a copy."""
+def _recomputed(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
+    """Recompute a call with these values, or return None. A view that is not possible becomes a copy."""
     target: Any = aten.reshape.default if node.target is aten.view.default else node.target
     args, kwargs = map_arg((node.args, node.kwargs), lambda n: values.get(n, n.meta.get("val")))
     fake_mode = detect_fake_mode(tree_leaves([args, kwargs]))
@@ -99,7 +103,7 @@ def _again(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
 
 
 def _is_now_an_argument(match: Any, old: fx.Node, new: fx.Node) -> bool:
-    """Was it memory of its own, and is now that of an argument, and a result of the graph?"""
+    """Return whether a graph result had its own memory and now shares that of an argument."""
     was_own = root_of(old)[0] in match.nodes
     return was_own and root_of(new)[0].op == "placeholder" and _is_returned(old)
 
@@ -114,22 +118,22 @@ def _is_returned(node: fx.Node) -> bool:
 
 
 def _arranged(gm: fx.GraphModule, node: fx.Node, like: torch.Tensor) -> fx.Node | None:
-    """A copy that lies as another tensor does, if that is dense."""
+    """Return a copy with the layout of another tensor, if that is dense."""
     order = list(stride_order(like.shape, like.stride()))
     back = [order.index(dim) for dim in range(len(order))]
     turned = _call(gm, aten.permute.default, node, order)
     copied = _call(gm, aten.clone.default, turned, memory_format=torch.contiguous_format)
-    made = _call(gm, aten.permute.default, copied, back)
-    return made if _lie_alike(made.meta["val"], like) else None
+    result = _call(gm, aten.permute.default, copied, back)
+    return result if _same_layout(result.meta["val"], like) else None
 
 
 def _call(gm: fx.GraphModule, target: Any, node: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
     with gm.graph.inserting_before(gm.graph.output_node()):
-        made = gm.graph.call_function(target, (node, *args), kwargs)
+        result = gm.graph.call_function(target, (node, *args), kwargs)
     value = node.meta["val"]
     with value.fake_mode:
-        made.meta["val"] = target(value, *args, **kwargs)
-    return made
+        result.meta["val"] = target(value, *args, **kwargs)
+    return result
 
 
 def _return_instead(gm: fx.GraphModule, old: fx.Node, new: fx.Node) -> None:

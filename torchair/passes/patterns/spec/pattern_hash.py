@@ -1,7 +1,7 @@
-"""What a rule of the user's is, for caches: a compile with another rule must not be served by them.
+"""Hash a user's rule for caches: a compile with another rule must not use their entries.
 
-A function is its code with the values that it has from elsewhere: defaults, variables of the functions around
-it, and globals that it names. What is not data makes the rule one that no other process can compare.
+A function is its code with the values that it uses: defaults, variables of enclosing functions, and globals
+that it names. A value that is not data makes the rule one that no other process can compare.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FOREIGN = (*OWN, "builtins")
 
 
 class PatternHash:
-    """Its text says what these functions are, when it is asked for; `NotPossible` where one has what is no
+    """Compute the text that identifies these functions, on demand; raise `NotPossible` for values without
     data.
     """
 
@@ -41,7 +41,7 @@ def _parts(value: Any, seen: set[int]) -> Iterator[str]:
     elif isinstance(value, types.MethodType):
         inner = (value.__func__, value.__self__)
     elif isinstance(value, CustomOpDef):
-        inner = (str(value),)  # what it does is found by its name when it runs
+        inner = (str(value),)  # its behavior is looked up by name at run time
     elif isinstance(value, types.FunctionType):
         seen.add(id(value))
         yield from _function(value, seen)
@@ -72,6 +72,6 @@ def _has_full_cells(function: types.FunctionType) -> bool:
 
 
 def _is_known(module: str | None) -> bool:
-    """Is it known by the version of what it belongs to?"""
+    """Return whether the module is identified by the version of its package."""
     top = str(module).partition(".")[0]
     return top in _FOREIGN or top in sys.stdlib_module_names - {"__main__"}

@@ -1,5 +1,7 @@
-"""One text for patterns that find the same, whether traced or given: calls in the order in which they are
-reached, values by the order in which they are met, numbers that stand for any as such.
+"""Create one text for patterns that find the same, whether traced or given.
+
+Calls come in the order in which they are reached, values are numbered in the order in which they appear, and
+wildcard numbers are marked.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from torchair.core.torch_private.fake.fake_tensors import tree_map
 
 
 def text_of(pattern: Any, wildcards: Collection[str]) -> str:
-    """Its calls, a line for each; `wildcards` are the names of values that are numbers."""
+    """Return the pattern as text, a line per call; `wildcards` are the names of number values."""
     writer = _Writer(outputs_of(pattern), wildcards)
     results = [writer.write(each) for each in writer.outputs]
     return "\n".join([*writer.lines, f"return {', '.join(results)}"])
 
 
 class _Writer:
-    """Names what it has seen by the order in which it did."""
+    """Name values in the order in which they appear."""
 
     def __init__(self, outputs: list[Any], wildcards: Collection[str]) -> None:
         self.outputs = outputs
@@ -34,7 +36,7 @@ class _Writer:
         self._names: dict[Any, str] = {}
 
     def write(self, part: Any) -> str:
-        """The name of a value, or a constant as it is."""
+        """Return the name of a value, or a constant unchanged."""
         if not is_pattern(part):
             return f"{type(part).__name__} {part!r}"
         key = ("value", part.name) if is_keyword(part) else part

@@ -1,4 +1,4 @@
-"""Graphs inside of a graph: branches of `torch.cond` and bodies of loops, which are searched as well."""
+"""Find graphs inside a graph: branches of `torch.cond` and bodies of loops, which are searched as well."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import fx
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator
 
 SEARCHED = ("cond", "while_loop", "invoke_subgraph")
-"""Ops that run a graph as it is. Others read what it says: a score function of attention."""
+"""Ops that run a graph as it is. Others interpret it, such as a score function of attention."""
 
 
 def branches_of(gm: fx.GraphModule) -> Iterator[fx.GraphModule]:
-    """All of them, each once, those of branches too."""
+    """Yield each nested graph once, those of branches too."""
     seen: set[int] = set()
     rest = [gm]
     while rest:

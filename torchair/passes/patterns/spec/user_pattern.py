@@ -1,8 +1,9 @@
-"""What a user gives to `register_replacement`, checked and brought into one form: two functions of the same
-positional parameters that return a tensor or a tuple of tensors, and an example for each parameter.
+"""Check the arguments of `register_replacement` and normalize them.
 
-A parameter whose example is a number is a wildcard, as those of `scalar_workaround` are. One whose example is
-None, a bool, a text or a dtype is a constant of the pattern, as is one that has a default and no example.
+The normal form is two functions of the same positional parameters that return a tensor or a tuple of tensors,
+and an example for each parameter. A parameter whose example is a number is a wildcard, as are those of
+`scalar_workaround`. A parameter whose example is None, a bool, a text or a dtype is a constant of the
+pattern, as is one that has a default and no example.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ _NAMELESS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True)
-class Given:
-    """A rule as it was given. `find` and `put` take the values of `names`, in order."""
+class UserPattern:
+    """Hold a rule as it was given. `find` and `put` take the values of `names`, in order."""
 
     name: str
     find: Function
     put: Function
     names: tuple[str, ...]
-    inputs: tuple[Any, ...]  # examples of those that are no scalars
+    inputs: tuple[Any, ...]  # examples of non-scalar parameters
     scalars: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def examples(self) -> list[Any]:
-        """One for each name."""
+        """Return one example per name."""
         rest = iter(self.inputs)
         return [self.scalars[name] if name in self.scalars else next(rest) for name in self.names]
 
     @property
     def kinds(self) -> list[bool]:
-        """Of each value inside the examples: is it a tensor?"""
+        """Return, for each value inside the examples, whether it is a tensor."""
         return [isinstance(leaf, torch.Tensor) for leaf in tree_leaves(self.examples)]
 
 
@@ -52,8 +53,8 @@ def given(
     replace_fn: Function,
     example_inputs: Any,
     scalar_workaround: Mapping[str, float] | None,
-) -> Given:
-    """The rule, or an error that says what is wrong with it."""
+) -> UserPattern:
+    """Return the normalized rule, or raise an error that describes its fault."""
     name = name_of(search_fn)
     parameters = _parameters(search_fn, name)
     scalars = _scalars(scalar_workaround, parameters, name)
@@ -64,18 +65,18 @@ def given(
     inputs = tuple(values[key] for key in names if key not in scalars)
     if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(list(inputs))):
         raise BadPass(
-            f"the pattern {name} takes no tensor",
+            f"the pattern {name} has no tensor parameter",
             got=str(list(values.values())),
             next="make each tensor of the pattern a parameter, and give an example of it",
         )
     constants = {key: value for key, value in values.items() if key not in names}
     put = _positional(replace_fn, names, constants, f"replace_fn of {name}")
     find = _positional(search_fn, names, constants, f"search_fn {name}")
-    return Given(name, find, put, names, inputs, scalars)
+    return UserPattern(name, find, put, names, inputs, scalars)
 
 
 def check_callables(search_fn: Any, replace_fn: Any, trace_fn: Any, extra_check: Any, pattern: Any) -> None:
-    """An error that names the argument which is no function, or no pattern."""
+    """Raise if an argument is not a function or not a pattern."""
     functions = {
         "search_fn": search_fn,
         "replace_fn": replace_fn,
@@ -92,13 +93,13 @@ def check_callables(search_fn: Any, replace_fn: Any, trace_fn: Any, extra_check:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """An error for what is neither True nor False."""
+    """Raise if the value is neither True nor False."""
     if not isinstance(value, bool):
         raise BadOptionType(f"{name} of register_replacement must be a bool", got=_shown(value))
 
 
 def name_of(function: Any) -> str:
-    """What a rule is called."""
+    """Return the display name of a rule."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 
@@ -116,9 +117,9 @@ def _parameters(search_fn: Function, name: str) -> dict[str, inspect.Parameter]:
     nameless = [str(p) for p in found.values() if p.kind in _NAMELESS]
     if nameless:
         raise BadPass(
-            f"search_fn {name} takes any number of arguments",
+            f"search_fn {name} has *args or **kwargs",
             got=", ".join(nameless),
-            next="name each value that the pattern takes",
+            next="name each value that the pattern takes as a parameter",
         )
     return found
 
@@ -131,8 +132,8 @@ def _scalars(asked: Any, parameters: Mapping[str, Any], name: str) -> dict[str, 
     for key, value in asked.items():
         if key not in parameters:
             raise BadPass(
-                f"scalar_workaround names {key!r}, which is no parameter of search_fn {name}",
-                near=f"it has {', '.join(parameters)}",
+                f"scalar_workaround names {key!r}, which is not a parameter of search_fn {name}",
+                near=f"the parameters are {', '.join(parameters)}",
             )
         if not _is_number(value):
             raise BadOptionType(f"scalar_workaround[{key!r}] must be a number", got=_shown(value))
@@ -143,20 +144,20 @@ def _check_kinds(values: Mapping[str, Any], name: str) -> None:
     for key, value in values.items():
         if any(isinstance(leaf, complex) for leaf in tree_leaves(value)):
             raise BadPass(
-                f"the example of {key} of the pattern {name} is a complex number, which is no wildcard",
+                f"the example of {key} of the pattern {name} is a complex number, which cannot be a wildcard",
                 got=repr(value),
                 next="write it into search_fn, as a constant of the pattern",
             )
 
 
 def _wildcards(scalars: dict[str, float], name: str) -> dict[str, float]:
-    """A number in the pattern is known by its value: two parameters must not have the same."""
+    """Check that no two wildcards share a value: numbers in a pattern are known by their values."""
     known: dict[float, str] = {}
     for key, value in scalars.items():
         if math.isnan(value):
             raise BadPass(
                 f"the example of {key} of the pattern {name} is nan, which equals no number",
-                next="give another number: it stands for any",
+                next="choose another number: the example stands for any number",
             )
         if value in known:
             raise BadPass(
@@ -181,14 +182,14 @@ def _is_constant(value: Any) -> bool:
 def _values(
     parameters: Mapping[str, inspect.Parameter], given: Any, scalars: Mapping[str, float], name: str
 ) -> dict[str, Any]:
-    """The example of each parameter that has one, in their order."""
+    """Return the example of each parameter that has one, in their order."""
     if isinstance(given, Mapping):
         return _by_name(parameters, given, scalars, name)
     if isinstance(given, torch.Tensor | str) or not isinstance(given, Iterable):
         raise BadOptionType("example_inputs must be a list or a tuple", got=type(given).__name__)
     inputs = list(given)
     wanted = [key for key in parameters if key not in scalars]
-    if scalars and len(inputs) == len(parameters):  # some give them here, too
+    if scalars and len(inputs) == len(parameters):  # some users pass them here, too
         inputs = [value for key, value in zip(parameters, inputs, strict=True) if key not in scalars]
     if len(inputs) > len(wanted) and len(inputs) <= len(parameters):
         inputs = inputs[: len(wanted)]
@@ -197,7 +198,7 @@ def _values(
         raise BadPass(
             f"search_fn {name} takes {len(wanted)} examples, and example_inputs has {len(inputs)}",
             got=f"parameters {', '.join(parameters)}" + (f"; scalars {', '.join(scalars)}" * bool(scalars)),
-            next=f"give one for {', '.join(missing)}" if missing else "leave out the last",
+            next=f"add an example for {', '.join(missing)}" if missing else "remove the extra examples",
         )
     found = dict(zip(wanted, inputs, strict=False)) | dict(scalars)
     return {key: found[key] for key in parameters if key in found}
@@ -216,18 +217,18 @@ def _by_name(
     ]
     if unknown or missing:
         raise BadPass(
-            f"example_inputs does not fit search_fn {name}",
-            got=f"without {', '.join(missing)}" if missing else f"with {', '.join(map(str, unknown))}",
-            near=f"it has {', '.join(parameters)}",
+            f"example_inputs does not match the parameters of search_fn {name}",
+            got=f"missing {', '.join(missing)}" if missing else f"unknown {', '.join(map(str, unknown))}",
+            near=f"the parameters are {', '.join(parameters)}",
         )
     return {key: found[key] for key in parameters if key in found}
 
 
 def _positional(fn: Function, names: Sequence[str], constants: Mapping[str, Any], title: str) -> Function:
-    """The function of the values of `names`; the constants of the rule are given too, where it takes them."""
+    """Return a function of the values of `names` that also passes the constants of the rule."""
     try:
         own = dict(inspect.signature(fn).parameters)
-    except ValueError:  # some functions in C do not tell
+    except ValueError:  # some functions in C have no signature
         return _signed(lambda *values: _flat(fn(*values)), names)
     named = {key for key, p in own.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
     takes_rest = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values())
@@ -236,13 +237,13 @@ def _positional(fn: Function, names: Sequence[str], constants: Mapping[str, Any]
     def split(values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         by_name = dict(zip(names, values, strict=True))
         ordered = [value for key, value in by_name.items() if key not in named]
-        # What comes behind a constant is given by name: its place may be another.
-        kept = {key: by_name[key] for key in names if key in named}
-        return ordered, kept
+        # Arguments after a constant are passed by name: their position may differ.
+        remaining = {key: by_name[key] for key in names if key in named}
+        return ordered, remaining
 
     def run(*values: Any) -> Any:
-        ordered, kept = split(values)
-        return _flat(_bound(fn, own, ordered, kept, extra))
+        ordered, remaining = split(values)
+        return _flat(_bound(fn, own, ordered, remaining, extra))
 
     _check_arity(fn, own, *split(names), extra, title)
     return _signed(run, names)
@@ -254,7 +255,7 @@ def _arguments(
     named: Mapping[str, Any],
     extra: Mapping[str, Any],
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Positional values fill the parameters that no constant has."""
+    """Fill the parameters that no constant has with the positional values."""
     free = [key for key, p in own.items() if p.kind not in (*_NAMELESS, inspect.Parameter.KEYWORD_ONLY)]
     args: list[Any] = []
     rest = list(ordered)
@@ -300,7 +301,7 @@ def _check_arity(
 
 
 def _signed(function: Function, names: Sequence[str]) -> Function:
-    """The matcher reads names from the signature."""
+    """Give the function a signature, from which the matcher reads names."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
     def run(*values: Any) -> Any:
@@ -311,7 +312,7 @@ def _signed(function: Function, names: Sequence[str]) -> Function:
 
 
 def _flat(made: Any) -> Any:
-    """A tensor, or a tuple of tensors, whatever container they are in."""
+    """Return a tensor, or a tuple of tensors, from any container."""
     leaves = tree_leaves(made)
     return leaves[0] if len(leaves) == 1 else tuple(leaves)
 
@@ -320,8 +321,9 @@ def _flat(made: Any) -> Any:
 
 
 def examples_like(inputs: Sequence[Any], dtype: torch.dtype | None = None) -> list[Any]:
-    """Fake tensors like these, each one of its own: one tensor for two arguments would make a pattern in
-    which both are the same. Those of floats are of another dtype where one is asked for.
+    """Return fake tensors like these, each distinct, with another float dtype if `dtype` is given.
+
+    One tensor for two arguments would create a pattern in which both are the same.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -344,6 +346,6 @@ def examples_like(inputs: Sequence[Any], dtype: torch.dtype | None = None) -> li
 
 
 def has_floats(inputs: Sequence[Any]) -> bool:
-    """Is there a tensor whose dtype could be another of the same kind?"""
+    """Return whether there is a float tensor, whose dtype could be changed."""
     leaves, _ = tree_flatten(list(inputs))
     return any(isinstance(leaf, torch.Tensor) and leaf.dtype.is_floating_point for leaf in leaves)
