@@ -1,4 +1,4 @@
-"""`python -m torchair.tools.gegraph_check.align_trace TRACE`: waits end where their records end."""
+"""Run `python -m torchair.tools.gegraph_check.align_trace TRACE`: end each wait when its record ends."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["align_trace_json", "main"]
 
 
 def align_trace_json(input: str | Path, output: str | Path | None, merge_gap: float = 0.0) -> str:
-    """Time a trace anew; the path of the new file, by default with the suffix `.aligned.json`."""
+    """Align the times of a trace; returns the new file, by default with suffix `.aligned.json`."""
     with reading(input) as path:
         return str(align_trace(path, path_or_none(output), merge_gap))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
-    given = arguments_of("align_trace", "Let waits end where their records end.").parse_args(arguments)
+    """Run the command line and return the exit status."""
+    given = arguments_of("align_trace", "End each wait when its record ends.").parse_args(arguments)
     print(align_trace_json(given.input, given.output, given.merge_gap))
     return 0
 

@@ -1,4 +1,4 @@
-"""`python -m torchair.tools.gegraph_check.filter_operators TRACE`: only what orders tasks or communicates."""
+"""Run `python -m torchair.tools.gegraph_check.filter_operators TRACE`: keep ordering and communication."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ __all__ = ["filter_comm_ops", "main"]
 
 
 def filter_comm_ops(input_path: str | Path, output_path: str | Path | None, merge_gap: float = 0.0) -> str:
-    """Keep synchronisation and communication tasks of a trace; the path of the new file, by default
-    `<base>_filtered<ext>`.
+    """Keep the synchronization and communication tasks of a trace.
+
+    Returns the path of the new file, by default `<base>_filtered<ext>`.
     """
     with reading(input_path) as path:
         return str(filter_trace(path, path_or_none(output_path), merge_gap))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
-    given = arguments_of("filter_operators", "Keep what orders tasks or communicates.").parse_args(arguments)
+    """Run the command line and return the exit status."""
+    given = arguments_of("filter_operators", "Keep synchronization and communication tasks.").parse_args(
+        arguments
+    )
     print(filter_comm_ops(given.input, given.output, given.merge_gap))
     return 0
 
