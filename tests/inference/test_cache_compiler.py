@@ -821,7 +821,7 @@ def test_commands(processes: Processes, net: Net, tmp_path: Path, capsys: pytest
     cached(X)
     key = path_of(cached).parent.relative_to(processes.folder).as_posix()
     assert key in command("ls")[1]
-    assert command("verify") == (0, "1 of 1 entries are whole\n")
+    assert command("verify") == (0, "1 of 1 entries are intact\n")
     options = config_of()
     options.experimental_config.remove_noop_ops = False
     processes.new(net.both, config=options)(X)

@@ -1,4 +1,4 @@
-"""`torchair.debug.compare`: a model in eager and through every stage of its compile, in one run."""
+"""Implement `torchair.debug.compare`: run a model eagerly and through every stage of its compile."""
 
 from __future__ import annotations
 
@@ -46,20 +46,40 @@ def compare(
     every_node: bool = False,
     **kwargs: Any,
 ) -> Comparison:
-    """Run `model(*args, **kwargs)` eagerly and through every stage of its compile with this config, and say
-    which stage, which node and whose code first gives other numbers.
+    """Run a model eagerly and through every stage of its compile, and find the first stage and node that
+    differ.
 
-    `against="float64"` takes the graphs computed in double as the truth, so that it shows whether eager or
-    the compiled model is off. `tolerances` are (relative, absolute), for all floats or by dtype. With
-    `backward=True` the gradients of the sum of all outputs are compared, too; without it nothing is
-    differentiated. With `every_node=True` the stages before code generation are opened up even where their
-    outputs are right: an error that later ops hide is found, too. Model, arguments, random state and Dynamo's
-    caches are left as they are: all runs are on copies.
+    All runs are on copies: model, arguments, random state and Dynamo's caches are unchanged afterwards.
+
+    Args:
+        model: The model or function.
+        *args: Positional arguments of the call.
+        config: The configuration to compile with.
+        tolerances: A pair (relative, absolute) for all float types, or pairs by dtype.
+        against: `"eager"`, or `"float64"` to compare with the graphs computed in double. The second shows
+            whether eager or the compiled model is inaccurate.
+        backward: Whether to compare the gradients of the sum of all outputs, too.
+        dynamic: Passed to `torch.compile`.
+        every_node: Whether to compare all nodes of the stages before code generation, even if their outputs
+            are right. This finds errors that later ops hide.
+        **kwargs: Keyword arguments of the call.
+
+    Returns:
+        A `Comparison`: `ok`, the rows of all stages, the first wrong node, and a script that reproduces the
+        error.
+
+    Raises:
+        NotPossible: The model cannot be copied, compiled or repeated with the same numbers.
+        BadOption: An argument is not valid.
+
+    Example:
+        >>> comparison = torchair.debug.compare(model, x)
+        >>> print(comparison)
     """
     if against not in AGAINST:
-        raise BadOption(f"against={against!r} is nothing to compare with", near=", ".join(AGAINST))
+        raise BadOption(f"compare does not accept against={against!r}", near=", ".join(AGAINST))
     settings = resolve_settings(checked(CompilerConfig() if config is None else config))
-    settings = replace(settings, waits=True)  # programs that take over later are compared too
+    settings = replace(settings, waits=True)  # wait for optimized programs, to compare them too
     session = ComparisonBackend(
         settings, Yardstick(tolerances_of(tolerances), against == "float64", every_node)
     )
@@ -77,16 +97,16 @@ def _write_script(found: Comparison, exam: StageComparison, dynamic: bool | None
         with _untouched():
             found.script = script_of(exam, dynamic=dynamic)
     except Exception as error:
-        found.notes.append(f"no script: {type(error).__name__}: {first_line(error)}")
+        found.notes.append(f"cannot write a script: {type(error).__name__}: {first_line(error)}")
     else:
         found.notes += (
-            [] if found.script else ["no script: the graph has control flow, or calls that are no ops"]
+            [] if found.script else ["no script: the graph has control flow, or calls that are not ops"]
         )
 
 
 @contextlib.contextmanager
 def _untouched() -> Iterator[None]:
-    """Random states are afterwards as they were."""
+    """Restore all random states afterwards."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(range(torch.cuda.device_count())):
@@ -98,7 +118,7 @@ def _untouched() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ModelCall:
-    """A model and its arguments, to be called on copies again and again."""
+    """A model and its arguments, to be called repeatedly on copies."""
 
     model: Callable[..., Any]
     args: tuple[Any, ...]
@@ -106,23 +126,23 @@ class ModelCall:
     backward: bool
 
     def copy(self) -> ModelCall:
-        """Copies of everything; what shares memory shares it again."""
+        """Copy everything; copies share memory if the originals do."""
         memo: dict[int, Any] = {}
         for value in tree_leaves((self.args, self.kwargs)):
-            # What an op computed with gradients cannot be copied with its history, and need not be.
+            # A tensor with autograd history cannot be copied with it; the history is not needed.
             if isinstance(value, torch.Tensor) and not value.is_leaf:
                 memo[id(value)] = value.detach().clone().requires_grad_(value.requires_grad)
         try:
             model, args, kwargs = copy.deepcopy((self.model, self.args, self.kwargs), memo)
         except Exception as error:
             raise NotPossible(
-                f"the model or an argument cannot be copied: {type(error).__name__}: {first_line(error)}",
-                next="compare works on copies: give it what copy.deepcopy can copy",
+                f"compare cannot copy the model or an argument: {type(error).__name__}: {first_line(error)}",
+                next="pass a model and arguments that copy.deepcopy can copy",
             ) from error
         return ModelCall(model, args, kwargs, self.backward)
 
     def run(self, run: Callable[..., Any]) -> list[Any]:
-        """All numbers that a caller sees: results, gradients, the arguments and buffers afterwards."""
+        """Return all visible numbers: results, gradients, and the arguments and buffers after the call."""
         torch.manual_seed(SEED)
         random.seed(SEED)
         np.random.seed(SEED)
@@ -134,9 +154,9 @@ class ModelCall:
         leaves = [leaf for leaf in self.tensors() if leaf.requires_grad]
         if not sums or not leaves:
             raise NotPossible(
-                "there is nothing to differentiate",
+                "compare has nothing to differentiate",
                 got=f"{len(sums)} results and {len(leaves)} tensors that require gradients",
-                next="leave backward=True out, or give a model in training",
+                next="omit backward=True, or pass a model in training mode",
             )
         gradients = torch.autograd.grad(torch.stack(sums).sum(), leaves, allow_unused=True)
         return self._seen(results, [gradient for gradient in gradients if gradient is not None])
@@ -146,7 +166,7 @@ class ModelCall:
         return frozen([value for value in values if isinstance(value, NUMBERS)])
 
     def names(self) -> dict[str, str]:
-        """What the user calls the arguments, by what they are called here."""
+        """Map the internal names of arguments to the user's names."""
         function = self.model.forward if isinstance(self.model, torch.nn.Module) else self.model
         with contextlib.suppress(ValueError, TypeError):
             known = list(inspect.signature(function).parameters)
@@ -155,7 +175,7 @@ class ModelCall:
         return {}
 
     def tensors(self) -> list[torch.Tensor]:
-        """The tensors of arguments and model."""
+        """Return the tensors of arguments and model."""
         mine = [value for value in tree_leaves((self.args, self.kwargs)) if isinstance(value, torch.Tensor)]
         owner = getattr(self.model, "__self__", self.model)
         if isinstance(owner, torch.nn.Module):
@@ -171,7 +191,7 @@ def _is_trained(value: Any) -> bool:
 
 
 def _call(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What is compiled: Dynamo keeps what it compiled with the code, and the model's own stays clean."""
+    """Call the model. Dynamo stores its caches with this code, so that the code of the model stays clean."""
     return model(*args, **kwargs)
 
 
@@ -186,11 +206,11 @@ class ComparisonBackend:
     kept: list[tuple[torch.Tensor, torch.Tensor]] = field(
         default_factory=list[tuple[torch.Tensor, torch.Tensor]]
     )
-    own: set[int] = field(default_factory=set[int])  # tensors of the copies that are run
+    own: set[int] = field(default_factory=set[int])  # ids of tensors that are copies
     wrong: StageComparison | None = None
 
     def __post_init__(self) -> None:
-        # Dynamo asks for a plain function.
+        # Dynamo requires a plain function.
         def backend(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
             return compile_dynamo(gm, inputs, self.settings, {}, self._compile)
 
@@ -206,7 +226,9 @@ class ComparisonBackend:
         return exam
 
     def _keep(self, args: Sequence[Any]) -> None:
-        """What a function reaches by its closure or by a global is no copy: it is put back afterwards."""
+        """Save tensors that a function reaches by a closure or global, which are not copies, to
+        restore them.
+        """
         known = {id(tensor) for tensor, _ in self.kept}
         others = [arg for arg in args if isinstance(arg, torch.Tensor) and id(arg) not in self.own]
         tensors = [arg for arg in others if id(arg) not in known]
@@ -219,22 +241,23 @@ class ComparisonBackend:
                     tensor.copy_(value)
 
     def run(self, call: ModelCall, dynamic: bool | None) -> Comparison:
-        """Traced, with all stages; in eager; and as the user would run it."""
-        # A code object of its own: what Dynamo keeps with it goes with it.
+        """Run the traced graphs with all stages, the model in eager, and the compiled model."""
+        # A separate code object: its Dynamo caches are freed with it.
         entry = FunctionType(_call.__code__.replace(), _call.__globals__, "call")
         compiled = compile_apart(entry, backend=self.backend, dynamic=dynamic)
         traced = self._run(call, compiled)
         if not self.exams:
             raise NotPossible(
-                "Dynamo found nothing to compile in this model", next="torchair.explain says why"
+                "Dynamo found no ops to compile in this model",
+                next="call torchair.explain to see the reasons",
             )
         eager, again = self._run(call, _call), self._run(call, _call)
         twice = self._whole("eager", TRACE, again, eager)
         if not twice.ok:
             raise NotPossible(
-                f"the model gives other numbers in eager when it is called again: {twice.errors}",
-                next="the same inputs must give the same numbers: what a model counts, keeps or draws with a "
-                "generator outside of modules and arguments is not put back",
+                f"the model returns other numbers in eager when it is called again: {twice.errors}",
+                next="make the model deterministic for equal inputs: compare does not reset counters, "
+                "caches or generators outside of modules and arguments",
             )
         found = Comparison(stages=[row for exam in self.exams for row in exam.rows])
         found.notes += [note for exam in self.exams for note in exam.notes]
@@ -249,7 +272,7 @@ class ComparisonBackend:
             row = self._whole("compiled, as a whole", COMPILED, self._run(call, compiled), eager)
             found.stages.append(row)
             if not row.ok:
-                why = "each graph is right by itself: what AOTAutograd or Dynamo puts around them is not"
+                why = "each graph itself is right: the code of AOTAutograd or Dynamo around them is wrong"
                 found.first = Finding("model", row.stage, COMPILED, Culprit("runtime", "", why), row.errors)
         return found
 
@@ -269,14 +292,14 @@ class ComparisonBackend:
         return StageRow("model", title, kind, errors)
 
     def _first(self, call: ModelCall, traced: StageRow) -> Finding | None:
-        """The first wrong stage of the first graph that has one; else what tracing did."""
+        """Return the first wrong stage of the first graph that has one, otherwise the error of tracing."""
         for exam in self.exams:
             if exam.wrong is not None:
                 self.wrong = exam
                 return _finding(*exam.wrong, call.names())
         if traced.ok:
             return None
-        why = "the traced graphs, run op by op, give something else than the model does"
+        why = "the traced graphs, run op by op, return other values than the model"
         return Finding(
             "model", traced.stage, TRACE, Culprit(TRACE, "Dynamo or AOTAutograd", why), traced.errors
         )
@@ -298,7 +321,7 @@ def _finding(row: StageRow, blame: LocatedMismatch, names: Mapping[str, str]) ->
         module_of(node),
         ""
         if source.startswith(__file__)
-        else source,  # a model of torch's own layers has no line of the user's
+        else source,  # a model of torch's own layers has no line in user code
         tuple(call.name for call in blame.nodes),
         row.eager,
     )

@@ -1,5 +1,5 @@
-"""One graph of AOTAutograd's through every stage of its compile: all stages on the arguments of a real call,
-and the first wrong one opened up.
+"""Run one graph of AOTAutograd through every stage of its compile, with the arguments of a real call, and
+locate the error in the first wrong stage.
 """
 
 from __future__ import annotations
@@ -56,30 +56,30 @@ from torchair.passes import FX_PASSES, run
 
 GENERATORS = ("eager", "inductor", "native")
 NO_WORSE = 2.0
-"""Against doubles, a stage may be so many times as far off as eager is."""
+"""A stage may be this many times as far from the float64 reference as eager."""
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What counts as equal, and what with."""
+    """Tolerances, and the reference to compare with."""
 
     tolerances: Mapping[torch.dtype, Pair]
     in_double: bool = False
     every_node: bool = False
 
     def judge(self, got: Any, want: Any) -> Errors:
-        """How far a value is from another of the same dtype."""
+        """Measure how far a value is from another of the same dtype."""
         return measure(got, want, self.tolerances)
 
     def against_truth(self, got: Any, want: Any) -> Errors:
-        """How far a value is from one computed in double."""
+        """Measure how far a value is from one computed in double."""
         return measure(got, want, self.tolerances, wider=True)
 
 
 @dataclass(frozen=True)
 class StageRow:
-    """One stage of one graph: how far what it gave is from what it should be. `eager` is how far eager is
-    from it, where the truth was computed in double.
+    """One stage of one graph, with the errors of its outputs. `eager` is the error of eager, if the float64
+    reference was computed.
     """
 
     graph: str
@@ -90,14 +90,14 @@ class StageRow:
 
     @property
     def ok(self) -> bool:
-        """Within tolerance, or not much further from the truth than eager?"""
+        """Whether the stage is within tolerance, or not much further from the reference than eager."""
         if self.errors.ok or self.eager is None or self.errors.text:
             return self.errors.ok
         return self.errors.excess <= NO_WORSE * self.eager.excess
 
 
 def first_wrong(trail: GraphHistory, scene: RecordedCall, judge: Judge) -> Snapshot | None:
-    """The first step whose outputs are not those of the graph that was given."""
+    """Return the first stage with outputs that differ from those of the original graph."""
     want = trail.steps[0].run(scene)
     for step in trail.steps[1:]:
         got = step.run(scene)
@@ -107,24 +107,24 @@ def first_wrong(trail: GraphHistory, scene: RecordedCall, judge: Judge) -> Snaps
 
 
 def searched(search: Callable[[], LocatedMismatch], culprit: Culprit) -> LocatedMismatch:
-    """What a search finds; where it fails, the stage is to blame as a whole."""
+    """Return the result of a search; if the search fails, blame the stage as a whole."""
     try:
         return search()
     except Exception as error:
-        why = f"the search for the node ended in {type(error).__name__}: {first_line(error)}"
+        why = f"cannot locate the node: {type(error).__name__}: {first_line(error)}"
         return LocatedMismatch(replace(culprit, why=why))
 
 
 def _has_gaps(node: fx.Node) -> bool:
-    """Is a value that a node reads or makes not contiguous?"""
+    """Return whether a node reads or returns a tensor that is not contiguous."""
     values = [other.meta.get("val") for other in (node, *node.all_input_nodes)]
     tensors = [value for many in values for value in (many if isinstance(many, tuple | list) else [many])]
     return any(isinstance(t, torch.Tensor) and not t.is_contiguous() for t in tensors)
 
 
 def lying_fake(gm: fx.GraphModule, values: Values) -> LocatedMismatch | None:
-    """The first op that gives another dtype or other sizes than its fake kernel says: what is compiled rests
-    on that.
+    """Return the first op with another dtype or size than its fake kernel returns, because compiled code
+    depends on it.
     """
     for node in gm.graph.nodes:
         said, got = node.meta.get("val"), values.get(node.name)
@@ -137,14 +137,14 @@ def lying_fake(gm: fx.GraphModule, values: Values) -> LocatedMismatch | None:
         sizes = zip(said.shape, got.shape, strict=False)
         is_known = said.dim() == got.dim() and all(a == b for a, b in sizes if isinstance(a, int))
         if said.dtype != got.dtype or not is_known:
-            text = f"{spec(got)}, its fake kernel says {spec(said)}"
+            text = f"{spec(got)}, but its fake kernel returns {spec(said)}"
             culprit = Culprit("fake kernel", str(node.target), text)
             return LocatedMismatch(culprit, node, str(node.target), Errors(text=text), gm, (node,))
     return None
 
 
 def walk(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> GraphHistory:
-    """The graphs of a compile, up to where code would be generated."""
+    """Return the graphs of a compile, up to code generation."""
     trail = GraphHistory()
     prepared, stage = normalize_graph(gm, inputs, settings)
     stage.layouts = promised(prepared, {})
@@ -158,7 +158,7 @@ def walk(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> Graph
 
 @dataclass
 class StageComparison:
-    """A compiled graph, and all that it was made from. Called like a runner, it gives what eager gives."""
+    """A compiled graph and all its stages. It is called like a runner and returns the results of eager."""
 
     gm: fx.GraphModule
     trail: GraphHistory
@@ -168,21 +168,21 @@ class StageComparison:
     name: str = ""
     rows: list[StageRow] = field(default_factory=list[StageRow])
     wrong: tuple[StageRow, LocatedMismatch] | None = None
-    notes: list[str] = field(default_factory=list[str])  # about eager, and about the truth
+    notes: list[str] = field(default_factory=list[str])  # about eager and the float64 reference
     scene: RecordedCall | None = None
-    draws_otherwise: bool = False  # than eager does: what comes behind that is not compared
+    draws_otherwise: bool = False  # random numbers differ from eager; later stages are not compared
     is_served: bool = False  # by the runner: all stages have been compared
-    before: Callable[[Sequence[Any]], None] = lambda args: None  # is told of every call
+    before: Callable[[Sequence[Any]], None] = lambda args: None  # called before every call
 
     _boxed_call = True
 
     @property
     def boxed(self) -> StageComparison:
-        """What AOTAutograd calls."""
+        """The callable for AOTAutograd."""
         return self
 
     def fast_path(self, written: bytes) -> None:
-        """There is none."""
+        """Return None: there is no fast path."""
 
     def __call__(self, args: list[Any]) -> Any:
         mine = list(args)
@@ -196,11 +196,11 @@ class StageComparison:
             self.examine(mine)
             set_random_state(random)
         outputs = run_fx(self.gm)(mine)
-        # AOTAutograd wants plain tensors, also of what the graph hands through.
+        # AOTAutograd expects plain tensors, also for inputs that the graph returns.
         return [out.detach() if isinstance(out, torch.nn.Parameter) else out for out in outputs]
 
     def examine(self, args: Sequence[Any]) -> None:
-        """Run all stages on copies of these arguments; open the first that is wrong."""
+        """Run all stages on copies of these arguments, and locate the error in the first wrong one."""
         scene = self.scene = RecordedCall(args, self.stage.device)
         with same_random(self.gm):
             self._compare_steps(scene)
@@ -218,7 +218,9 @@ class StageComparison:
         self._same_twice(eager, given.run(scene), scene, values)
         true, double = truth(scene, self.trail.given) if self.yardstick.in_double else (eager, None)
         if double is not None and double.narrow:
-            self.notes.append(f"not computed in double, for want of a kernel: {', '.join(double.narrow)}")
+            self.notes.append(
+                f"not computed in double, because a kernel is missing: {', '.join(double.narrow)}"
+            )
         for step in self.trail.steps:
             outcome = eager if step is given else step.run(scene)
             row = self._row(step.name, step.kind, outcome, true, eager if double else None)
@@ -235,7 +237,7 @@ class StageComparison:
     def _same_twice(
         self, eager: CallOutcome, again: CallOutcome, scene: RecordedCall, values: Values
     ) -> None:
-        """Without numbers that can be computed again there is nothing to compare with."""
+        """Raise if eager does not return the same numbers twice, because nothing could be compared."""
         if self._errors(again, eager).ok:
             return
         later = scene.values(self.trail.given).values
@@ -243,12 +245,12 @@ class StageComparison:
         node = next((n for n in calls if not self.yardstick.judge(later[n.name], values[n.name]).ok), None)
         where = "an op" if node is None else f"{node.target} ({node.name}) {source_of(node)}".strip()
         raise NotPossible(
-            f"{where} gives other numbers when it is called again with the same inputs",
-            next="compare needs ops that compute the same twice, and no memory that nobody wrote",
+            f"{where} returns other numbers when it is called again with the same inputs",
+            next="make it deterministic, and initialize all memory that it reads",
         )
 
     def _open(self, step: Snapshot, row: StageRow, scene: RecordedCall) -> None:
-        """Find the first wrong node of a step; there need not be one where its outputs are right."""
+        """Locate the first wrong node of a stage; there may be none if its outputs are right."""
         blame = searched(lambda: self._blame(step, scene), Culprit(step.kind, step.title))
         if (row.ok and blame.errors.ok) or self._is_other_draw(blame):
             return
@@ -258,8 +260,10 @@ class StageComparison:
         self.wrong = row, blame
 
     def _is_other_draw(self, blame: LocatedMismatch) -> bool:
-        """Where memory is not in the order of the elements, eager draws in that of the memory, and others in
-        that of the elements, or of memory of their own: other numbers, and nobody's fault.
+        """Return whether the mismatch comes from another order of random numbers, which is not an error.
+
+        If memory is not in the order of the elements, eager draws in memory order. Others draw in element
+        order, or in the order of their own memory.
         """
         node = blame.node
         if node is None or not draws(node) or (blame.culprit.kind != CODE and not _has_gaps(node)):
@@ -269,7 +273,7 @@ class StageComparison:
         where = f"{node.name} ({node.target}) {source_of(node)}".strip()
         stage = self.rows[-1].stage
         self.notes.append(
-            f"{stage}: other random numbers than eager's at {where}; not compared from there on"
+            f"{stage}: random numbers differ from those of eager at {where}; not compared after that"
         )
         return True
 
@@ -291,14 +295,14 @@ class StageComparison:
 
     @cached_property
     def _watched(self) -> list[int]:
-        """The arguments to look at after a call: all but parameters that nobody writes."""
+        """Return the arguments to check after a call: all except parameters that are never written."""
         gm = self.trail.given
         written = {root_of(target)[0] for node in gm.graph.nodes for target in written_by(node)}
         inputs = enumerate(placeholders(gm))
         return [place for place, node in inputs if place not in self.stage.static or node in written]
 
     def _compare_runner(self, scene: RecordedCall) -> None:
-        """The program by itself, on these arguments and on others; then behind its runner, call by call."""
+        """Compare the program alone, on these and on other arguments, and then each call of its runner."""
         program, lists = self.runner.program, self.trail.last(fx.GraphModule)
 
         def directly(args: list[Any]) -> list[Any]:
@@ -314,7 +318,7 @@ class StageComparison:
                 if not self._is_other_draw(blame):
                     self.wrong = row, blame
                 return
-        # In double nobody else is as right as the program, which has just been found right.
+        # In double, only the program itself is as accurate as the program, which has just been found right.
         right = directly if self.yardstick.in_double else run_fx(self.gm)
         errors, culprit = play(self.runner, right, (scene, others), self.yardstick.judge)
         row = StageRow(self.name, f"called {calls_of(self.runner)} times", REPLAYED, errors)
@@ -330,7 +334,7 @@ class StageComparison:
 
     @property
     def made_from(self) -> fx.GraphModule:
-        """The FX graph that was converted, or compiled where none was."""
+        """The FX graph that was converted, or compiled without conversion."""
         steps = self.trail.steps
         kinds = [step.kind for step in steps]
         end = kinds.index(CONVERSION) if CONVERSION in kinds else len(steps)
@@ -343,9 +347,9 @@ class StageComparison:
         if step.kind in (FX_PASS, GE_PASS):
             return blame_pass(self.trail.before(step), step, scene, judge, self.made_from)
         if step.kind == CONVERSION:
-            assert isinstance(graph, Graph), "conversion makes a GE graph"
+            assert isinstance(graph, Graph), "conversion returns a GE graph"
             return blame_conversion(graph, self.made_from, scene, judge, self.stage.settings)
-        assert step.kind == LOWERING, f"{step.kind} is no stage that could be wrong"
+        assert step.kind == LOWERING, f"a stage of kind {step.kind} cannot be wrong"
         return blame_lowering(Lowered(self.trail.last(Graph), self.made_from, self.stage), scene, judge)
 
     def _blame_code(self, scene: RecordedCall) -> LocatedMismatch:
@@ -364,7 +368,7 @@ class StageComparison:
         return replace(blame, node=self._fx_node(blame.node))
 
     def _fx_node(self, node: fx.Node | None) -> fx.Node | None:
-        """The node of the FX graph that a lowered one comes from."""
+        """Return the node of the FX graph that a lowered node comes from."""
         graph: Graph | None = self.trail.last(Graph)
         name = "" if node is None else node.meta.get("ge_op", "")
         if graph is None or name not in graph.by_name:
@@ -372,7 +376,7 @@ class StageComparison:
         return node_of(graph.by_name[name], self.made_from) or node
 
     def _eager_leaves(self, scene: RecordedCall, double: Double) -> Iterator[str]:
-        """The first node at which eager itself is not right."""
+        """Yield the first node at which eager itself is wrong."""
         values = scene.values(self.trail.given).values
         for node in self.trail.given.graph.nodes:
             if node.op != "call_function" or is_unset(node):
@@ -380,14 +384,14 @@ class StageComparison:
             errors = self.yardstick.against_truth(values[node.name], double.values[node.name])
             if not errors.ok:
                 where = f"{node.name} ({node.target}) {source_of(node)}".strip()
-                yield f"eager itself leaves tolerance at {where}: {errors}"
+                yield f"eager itself exceeds the tolerance at {where}: {errors}"
                 return
 
 
 def exam_of(
     gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, yardstick: Yardstick, **facts: Any
 ) -> StageComparison:
-    """Compile a graph of AOTAutograd's as the backend does, and keep every stage."""
+    """Compile a graph of AOTAutograd as the backend does, and keep every stage."""
     trail = GraphHistory()
     _, stage = normalize_graph(gm, inputs, settings)
     told = {name: fact for name, fact in facts.items() if name != "files"}
@@ -403,7 +407,7 @@ def exam_of(
 
 
 def same_random(gm: fx.GraphModule) -> contextlib.AbstractContextManager[Any]:
-    """Inside, compiled code draws the random numbers of eager, where the graph draws any."""
+    """Context manager: compiled code draws the random numbers of eager, if the graph draws any."""
     if not any(map(draws, gm.graph.nodes)):
         return contextlib.nullcontext()
     return inductor_config.patch({"fallback_random": True})

@@ -85,7 +85,7 @@ def test_what_cannot_be_written_is_told_and_ends_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / FILE).symlink_to(tmp_path / "elsewhere")
-    with pytest.warns(DegradedWarning, match="fusion_result.json was not written: NotPossible"):
+    with pytest.warns(DegradedWarning, match="cannot write .*fusion_result.json: NotPossible"):
         assert compiled(torch.sin, {STAT: "2"})(torch.zeros(3)).tolist() == [0.0] * 3
     assert not (tmp_path / "elsewhere").exists()
 

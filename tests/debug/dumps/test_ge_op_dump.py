@@ -233,7 +233,7 @@ def test_training_and_sizes(tmp_path: Path, dynamic: bool) -> None:
 
 def test_what_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / RANK).write_text("in the way")
-    with pytest.warns(DegradedWarning, match="a dumped tensor was not written"):
+    with pytest.warns(DegradedWarning, match="cannot write a dumped tensor"):
         run(config())
 
 
@@ -308,16 +308,16 @@ def test_overflow(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dump", "text"),
     [
-        ({"dump_list": [], "dump_op_switch": "on"}, "dump_op_switch 'on' .* dumps nothing here"),
+        ({"dump_list": [], "dump_op_switch": "on"}, "dump_op_switch 'on' .* has no effect"),
         (
             {
                 "dump_scene": "watcher",
                 "dump_mode": "output",
                 "dump_list": [{"layer": ["A"], "watcher_nodes": ["B"]}],
             },
-            "dump_scene 'watcher' .* dumps nothing here",
+            "dump_scene 'watcher' .* has no effect",
         ),
-        ({"dump_level": "op"}, "nothing acts on these keys of .*dump_level"),
+        ({"dump_level": "op"}, "unknown keys of .* have no effect: dump_level"),
     ],
     ids=["single ops", "watcher", "unknown key"],
 )
@@ -331,7 +331,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "no JSON": ("{", "cannot be read as JSON"),
     "no object": ("[]", "no object 'dump'"),
     "no dump": ('{"damp": {}}', "no object 'dump'"),
-    "no path": ('{"dump": {"dump_list": []}}', "dump_path is missing"),
+    "no path": ('{"dump": {"dump_list": []}}', "dump_path, the output directory, is missing"),
     "a mode": ('{"dump": {"dump_path": "x", "dump_mode": "both"}}', "dump_mode cannot be 'both'"),
     "a kind": ('{"dump": {"dump_path": 1}}', "dump_path cannot be 1"),
     "an entry": ('{"dump": {"dump_path": "x", "dump_list": ["graph_1"]}}', "an entry 'graph_1'"),
@@ -364,7 +364,7 @@ WRONG: dict[str, tuple[str, str]] = {
                 }
             }
         ),
-        "a watcher has a dump_list and dump_mode 'output'",
+        "a watcher needs a dump_list and dump_mode 'output'",
     ),
     "steps": ('{"dump": {"dump_path": "x", "dump_step": "5-2"}}', "no range: '5-2'"),
 }

@@ -1,5 +1,5 @@
-"""The smallest set of calls that is right op by op and wrong compiled: graphs and parts of them are compiled
-again, until the generated kernel is found.
+"""Find the smallest set of calls that is right op by op and wrong compiled: recompile graphs and parts of
+them until the generated kernel is found.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from torchair.fxgraph.placeholders import placeholders, returned
 
 CODE = "generated code"
 AROUND = ((0, False), (0, True), (1, False), (1, True), (2, False), (4, False), (8, False), (16, False))
-"""Parts around a wrong node: steps back from it, and whether those who read it are in it, too."""
+"""Subgraphs around a wrong node: steps before it, and whether they include its users."""
 DEFINED = re.compile(r"^(\w*fused\w*) = async_compile\.", re.MULTILINE)
 ATEN_OPS = re.compile(r"Original ATen: \[([^\]]*)\]")
 
 
 @dataclass(frozen=True)
 class Recompiler:
-    """Compiles parts of a graph as the whole was compiled, and runs them on the values of one run."""
+    """Compile parts of a graph like the whole graph, and run them on the values of one run."""
 
     gm: fx.GraphModule
     values: Values
@@ -42,7 +42,7 @@ class Recompiler:
     judge: Judge
 
     def program(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Program:
-        """Compile a graph of these fake inputs."""
+        """Compile a graph with these fake inputs."""
         detours = Fallbacks(without_ir=self.stage.detours.without_ir, degradations=self.stage.degradations)
         stage = replace(
             self.stage, inputs=list(inputs), static=(), ge_graph=None, observe=None, detours=detours
@@ -50,7 +50,7 @@ class Recompiler:
         return to_program(gm, gm, stage)
 
     def errors(self, part: Subgraph) -> dict[fx.Node, Errors]:
-        """The outputs of a part that are wrong once it is compiled."""
+        """Return the outputs of a part that are wrong after it is compiled."""
         program = self.program(part.gm, [node.meta["val"] for node in part.inputs])
         scene = RecordedCall(part.args(self.values), self.stage.device)
         return self._wrong(scene.run(program), part.outputs)
@@ -63,7 +63,7 @@ class Recompiler:
         return {node: errors for node, errors in judged.items() if not errors.ok}
 
     def wrong_in_whole(self, scene: RecordedCall) -> dict[fx.Node, Errors]:
-        """All values that are wrong where the graph is compiled so that it returns every one of them."""
+        """Return all wrong values of the graph compiled with every value as a result."""
         probe = copy_graph(self.gm)
         watched = _lasting(self.gm)
         twins = dict(zip(self.gm.graph.nodes, probe.graph.nodes, strict=True))
@@ -77,14 +77,14 @@ class Recompiler:
 
 
 def _writes(gm: fx.GraphModule) -> dict[fx.Node, int]:
-    """The last call that writes each argument as a whole."""
+    """Return the last call that overwrites each argument completely."""
     places = {node: place for place, node in enumerate(placeholders(gm))}
     found = {target: n for n in gm.graph.nodes for target in written_by(n) if target in places}
     return {node: places[target] for target, node in found.items()}
 
 
 def _lasting(gm: fx.GraphModule) -> list[fx.Node]:
-    """The values that stay as they were made until the end of the graph."""
+    """Return the values that are not overwritten until the end of the graph."""
     written = {root_of(target)[0] for node in gm.graph.nodes for target in written_by(node)}
     calls = [
         n for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.meta.get("val"), torch.Tensor)
@@ -94,13 +94,13 @@ def _lasting(gm: fx.GraphModule) -> list[fx.Node]:
 
 
 def blame_code(generator: Recompiler, scene: RecordedCall, program: Program) -> LocatedMismatch:
-    """The calls whose compiled form is wrong, and the kernel that was generated for them."""
+    """Locate the calls with a wrong compiled form, and the kernel generated for them."""
     wrong = generator.wrong_in_whole(scene)
     found = _smallest(generator, next(iter(wrong))) if wrong else None
     if found is None:
         found = _by_halves(generator)
     if found is None:
-        text = "parts of the graph are right when they are compiled by themselves"
+        text = "parts of the graph are right when they are compiled separately"
         node, errors = next(iter(wrong.items())) if wrong else (None, EXACT)
         return LocatedMismatch(Culprit(CODE, program.kind, text), node, _target(node), errors, generator.gm)
     part, node, errors = found
@@ -120,7 +120,7 @@ Found = tuple[Subgraph, fx.Node, Errors]
 
 
 def _smallest(generator: Recompiler, node: fx.Node) -> Found | None:
-    """The node with as few of the calls around it as show the fault."""
+    """Return the node with the fewest calls around it that reproduce the mismatch."""
     seen: list[set[fx.Node]] = []
     for levels, users in AROUND:
         nodes = around(generator.gm, node, levels, users=users)
@@ -134,7 +134,7 @@ def _smallest(generator: Recompiler, node: fx.Node) -> Found | None:
 
 
 def _by_halves(generator: Recompiler) -> Found | None:
-    """Where the fault hides as soon as values are returned: the shortest run of calls that shows it."""
+    """Find the shortest run of calls that reproduces a mismatch that disappears when values are returned."""
     calls = calls_of(generator.gm)
 
     def wrong(begin: int, end: int) -> tuple[Subgraph, dict[fx.Node, Errors]]:
@@ -150,7 +150,7 @@ def _by_halves(generator: Recompiler) -> Found | None:
 
 
 def _first(low: int, high: int, is_wrong: Callable[[int], bool]) -> int:
-    """The least number that is wrong, where `high` is, and more is not less wrong."""
+    """Return the least number for which `is_wrong` holds; it holds for `high`, and is monotonic."""
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if is_wrong(middle) else (middle + 1, high)
@@ -158,10 +158,10 @@ def _first(low: int, high: int, is_wrong: Callable[[int], bool]) -> int:
 
 
 def kernel_of(generator: Recompiler, program: Program, part: Subgraph) -> str:
-    """The kernel in the generated code that was made of these calls: the first whose ops include theirs.
+    """Return the generated kernel of these calls: the first whose ops include theirs.
 
-    Inductor tells the ops of a kernel where nodes say what they were in the model. Lowered nodes do not, so
-    the graph is compiled once more with nodes that do: its kernels are the same, in the same order.
+    Inductor reports the ops of a kernel if nodes have their original names in the model. Lowered nodes do
+    not, so the graph is compiled again with nodes that do: its kernels are the same, in the same order.
     """
     told = copy_graph(generator.gm)
     for node in told.graph.nodes:
