@@ -22,8 +22,8 @@ from torchair.compare.base.graph_history import COMPILED, TRACE
 from torchair.compare.base.replay_call import frozen
 from torchair.compare.base.tolerances import Errors, Pair, tolerances_of
 from torchair.compare.report import Comparison, Finding, module_of
-from torchair.compare.repro_script import script_of
-from torchair.compare.stage_comparison import StageComparison, StageRow, Yardstick, exam_of
+from torchair.compare.repro_script import make_repro
+from torchair.compare.stage_comparison import ComparisonOptions, StageComparison, StageRow, compare_stages
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.resolve import Config
 from torchair.core.errors import BadOption, NotPossible, first_line
@@ -81,7 +81,7 @@ def compare(
     settings = resolve_settings(checked(CompilerConfig() if config is None else config))
     settings = replace(settings, waits=True)  # wait for optimized programs, to compare them too
     session = ComparisonBackend(
-        settings, Yardstick(tolerances_of(tolerances), against == "float64", every_node)
+        settings, ComparisonOptions(tolerances_of(tolerances), against == "float64", every_node)
     )
     call = ModelCall(model, args, kwargs, backward)
     with _untouched(), isolated_dynamo(session.backend):
@@ -92,10 +92,10 @@ def compare(
     return found
 
 
-def _write_script(found: Comparison, exam: StageComparison, dynamic: bool | None) -> None:
+def _write_script(found: Comparison, comparison: StageComparison, dynamic: bool | None) -> None:
     try:
         with _untouched():
-            found.script = script_of(exam, dynamic=dynamic)
+            found.script = make_repro(comparison, dynamic=dynamic)
     except Exception as error:
         found.notes.append(f"cannot write a script: {type(error).__name__}: {first_line(error)}")
     else:
@@ -200,9 +200,9 @@ class ComparisonBackend:
     """One comparison: the graphs that Dynamo finds, each with all its stages."""
 
     settings: Settings
-    yardstick: Yardstick
-    exams: list[StageComparison] = field(default_factory=list[StageComparison])
-    is_served: bool = False
+    options: ComparisonOptions
+    comparisons: list[StageComparison] = field(default_factory=list[StageComparison])
+    is_complete: bool = False
     kept: list[tuple[torch.Tensor, torch.Tensor]] = field(
         default_factory=list[tuple[torch.Tensor, torch.Tensor]]
     )
@@ -219,11 +219,11 @@ class ComparisonBackend:
     def _compile(
         self, gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **facts: Any
     ) -> StageComparison:
-        exam = exam_of(gm, inputs, settings, self.yardstick, **facts)
-        exam.is_served = self.is_served
-        exam.before = self._keep
-        self.exams.append(exam)
-        return exam
+        comparison = compare_stages(gm, inputs, settings, self.options, **facts)
+        comparison.is_complete = self.is_complete
+        comparison.before = self._keep
+        self.comparisons.append(comparison)
+        return comparison
 
     def _keep(self, args: Sequence[Any]) -> None:
         """Save tensors that a function reaches by a closure or global, which are not copies, to
@@ -246,7 +246,7 @@ class ComparisonBackend:
         entry = FunctionType(_call.__code__.replace(), _call.__globals__, "call")
         compiled = compile_apart(entry, backend=self.backend, dynamic=dynamic)
         traced = self._run(call, compiled)
-        if not self.exams:
+        if not self.comparisons:
             raise NotPossible(
                 "Dynamo found no ops to compile in this model",
                 next="call torchair.explain to see the reasons",
@@ -259,16 +259,16 @@ class ComparisonBackend:
                 next="make the model deterministic for equal inputs: compare does not reset counters, "
                 "caches or generators outside of modules and arguments",
             )
-        found = Comparison(stages=[row for exam in self.exams for row in exam.rows])
-        found.notes += [note for exam in self.exams for note in exam.notes]
+        found = Comparison(stages=[row for comparison in self.comparisons for row in comparison.rows])
+        found.notes += [note for comparison in self.comparisons for note in comparison.notes]
         row = self._whole("traced by Dynamo", TRACE, traced, eager)
         found.stages.insert(0, row)
         found.first = self._first(call, row)
-        draws_otherwise = any(exam.draws_otherwise for exam in self.exams)
-        if found.first is None and not self.yardstick.in_double and not draws_otherwise:
-            self.is_served = True
-            for exam in self.exams:
-                exam.is_served = True
+        rng_differs = any(comparison.rng_differs for comparison in self.comparisons)
+        if found.first is None and not self.options.in_double and not rng_differs:
+            self.is_complete = True
+            for comparison in self.comparisons:
+                comparison.is_complete = True
             row = self._whole("compiled, as a whole", COMPILED, self._run(call, compiled), eager)
             found.stages.append(row)
             if not row.ok:
@@ -288,15 +288,15 @@ class ComparisonBackend:
         if len(got) != len(want):
             errors = Errors(text=f"{len(got)} results, should be {len(want)}")
         else:
-            errors = self.yardstick.judge(list(got), list(want))
+            errors = self.options.judge(list(got), list(want))
         return StageRow("model", title, kind, errors)
 
     def _first(self, call: ModelCall, traced: StageRow) -> Finding | None:
         """Return the first wrong stage of the first graph that has one, otherwise the error of tracing."""
-        for exam in self.exams:
-            if exam.wrong is not None:
-                self.wrong = exam
-                return _finding(*exam.wrong, call.names())
+        for comparison in self.comparisons:
+            if comparison.wrong is not None:
+                self.wrong = comparison
+                return _finding(*comparison.wrong, call.names())
         if traced.ok:
             return None
         why = "the traced graphs, run op by op, return other values than the model"
@@ -305,8 +305,8 @@ class ComparisonBackend:
         )
 
 
-def _finding(row: StageRow, blame: LocatedMismatch, names: Mapping[str, str]) -> Finding:
-    node, name = blame.node, blame.culprit.name
+def _finding(row: StageRow, mismatch: LocatedMismatch, names: Mapping[str, str]) -> Finding:
+    node, name = mismatch.node, mismatch.culprit.name
     source = "" if node is None else source_of(node)
     for ours, theirs in names.items():
         name = name.replace(ours, theirs)
@@ -314,14 +314,14 @@ def _finding(row: StageRow, blame: LocatedMismatch, names: Mapping[str, str]) ->
         row.graph,
         row.stage,
         row.kind,
-        replace(blame.culprit, name=name),
-        blame.errors if not blame.errors.ok else row.errors,
+        replace(mismatch.culprit, name=name),
+        mismatch.errors if not mismatch.errors.ok else row.errors,
         "" if node is None else node.name,
-        blame.op,
+        mismatch.op,
         module_of(node),
         ""
         if source.startswith(__file__)
         else source,  # a model of torch's own layers has no line in user code
-        tuple(call.name for call in blame.nodes),
+        tuple(call.name for call in mismatch.nodes),
         row.eager,
     )

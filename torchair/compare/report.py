@@ -37,7 +37,7 @@ class Finding:
 
     def lines(self) -> list[str]:
         """Return the finding as lines of text."""
-        told = {
+        fields = {
             "stage": f"{self.stage}, in {self.graph}",
             "culprit": str(self.culprit),
             "why": self.culprit.why,
@@ -47,7 +47,7 @@ class Finding:
             "errors": str(self.errors),
             "eager": "" if self.eager is None else f"{self.eager} from the float64 reference",
         }
-        return [f"  {key:<8} {text}" for key, text in told.items() if text]
+        return [f"  {key:<8} {text}" for key, text in fields.items() if text]
 
 
 @dataclass

@@ -16,9 +16,9 @@ from torch import fx
 from torchair.compare.base.culprit import LocatedMismatch
 from torchair.compare.base.graph_history import COMPILED, CONVERSION, FX_PASS, GE_PASS, LOWERING, REPLAYED
 from torchair.compare.base.replay_call import RecordedCall, Values
-from torchair.compare.base.subgraph import Subgraph, around, calls_of, part_of
+from torchair.compare.base.subgraph import Subgraph, calls_of, neighborhood, part_of
 from torchair.compare.locate.converter_or_kernel import USERS
-from torchair.compare.stage_comparison import StageComparison, first_wrong, walk
+from torchair.compare.stage_comparison import StageComparison, first_wrong, trace_stages
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.json_form import JsonForm
 from torchair.core.native.memory_overlap import is_dense
@@ -76,64 +76,69 @@ if __name__ == "__main__":
 '''
 
 
-def script_of(exam: StageComparison, *, dynamic: bool | None) -> str:
+def make_repro(comparison: StageComparison, *, dynamic: bool | None) -> str:
     """Return the script; empty if the graph cannot be written as one."""
-    assert exam.wrong is not None and exam.scene is not None, "a mismatch was found in a call"
-    row, blame = exam.wrong
-    gm = blame.graph or exam.trail.given
-    values = exam.scene.values(gm).values
-    part = _smallest(exam, blame, gm, values)
+    assert comparison.wrong is not None and comparison.recorded is not None, "a mismatch was found in a call"
+    row, mismatch = comparison.wrong
+    gm = mismatch.graph or comparison.history.given
+    values = comparison.recorded.values(gm).values
+    part = _minimize(comparison, mismatch, gm, values)
     if any(call.target not in PLAIN and not isinstance(call.target, OpOverload) for call in part.nodes):
         return ""
     constants = part.gm.graph.find_nodes(op="get_attr")
     given = [(node.name, value) for node, value in zip(placeholders(part.gm), part.args(values), strict=True)]
     given += [(node.name, operator.attrgetter(str(node.target))(part.gm)) for node in constants]
-    written = _inputs(exam, part, [value for _, value in given])
+    written = _inputs(comparison, part, [value for _, value in given])
     return TEMPLATE.format(
-        title=f"{blame.culprit} gives wrong numbers in {row.stage}.",
-        imports="".join(f"# {line}\n" for line in _notes(part, blame.culprit.name)),
+        title=f"{mismatch.culprit} gives wrong numbers in {row.stage}.",
+        imports="".join(f"# {line}\n" for line in _notes(part, mismatch.culprit.name)),
         parameters=", ".join(name for name, _ in given),
         body="\n".join(f"    {line}" for line in _body(part.gm)),
         inputs="\n".join(f"    {text}," for text in written),
-        config=_config(exam.stage.settings.config),
+        config=_config(comparison.stage.settings.config),
         dynamic="" if dynamic is None else f", dynamic={dynamic}",
     )
 
 
-def _smallest(exam: StageComparison, blame: LocatedMismatch, gm: fx.GraphModule, values: Values) -> Subgraph:
+def _minimize(
+    comparison: StageComparison, mismatch: LocatedMismatch, gm: fx.GraphModule, values: Values
+) -> Subgraph:
     """Return the fewest calls around the wrong node in which the same stage is the first wrong one."""
-    assert exam.wrong is not None, "a mismatch was found"
+    assert comparison.wrong is not None, "a mismatch was found"
     row, everything = (
-        exam.wrong[0],
+        comparison.wrong[0],
         part_of(gm, calls_of(gm), [n for n in returned(gm) if isinstance(n, fx.Node)]),
     )
-    if row.kind == COMPILED and blame.nodes:
-        return part_of(gm, blame.nodes)
-    if row.kind in (COMPILED, REPLAYED) or (not blame.nodes and blame.node not in set(gm.graph.nodes)):
+    if row.kind == COMPILED and mismatch.nodes:
+        return part_of(gm, mismatch.nodes)
+    if row.kind in (COMPILED, REPLAYED) or (not mismatch.nodes and mismatch.node not in set(gm.graph.nodes)):
         return everything
-    node = blame.node if blame.node in set(gm.graph.nodes) else blame.nodes[0]
+    node = mismatch.node if mismatch.node in set(gm.graph.nodes) else mismatch.nodes[0]
     assert node is not None, "a subgraph contains a node"
     wider = ((0, False), (1, False), (0, True), (1, True), (2, True), (4, True), (8, True))
     seen = set[int]()
-    for nodes in (set(blame.nodes), *(around(gm, node, levels, users=users) for levels, users in wider)):
+    for nodes in (
+        set(mismatch.nodes),
+        *(neighborhood(gm, node, levels, users=users) for levels, users in wider),
+    ):
         if not nodes or len(nodes) in seen:
             continue
         seen.add(len(nodes))
         part = part_of(gm, nodes)
-        if part.outputs and _shows(exam, part, part.args(values)):
+        if part.outputs and _shows(comparison, part, part.args(values)):
             return part
     return everything
 
 
-def _shows(exam: StageComparison, part: Subgraph, args: list[Any]) -> bool:
+def _shows(comparison: StageComparison, part: Subgraph, args: list[Any]) -> bool:
     """Return whether the same stage is the first wrong one for this part of the graph."""
-    assert exam.wrong is not None, "a mismatch was found"
+    assert comparison.wrong is not None, "a mismatch was found"
     try:
-        trail = walk(part.gm, args, exam.stage.settings)
+        history = trace_stages(part.gm, args, comparison.stage.settings)
     except Exception:
         return False
-    step = first_wrong(trail, RecordedCall(args, exam.stage.device), exam.yardstick.judge)
-    return step is not None and step.name == exam.wrong[0].stage
+    step = first_wrong(history, RecordedCall(args, comparison.stage.device), comparison.options.judge)
+    return step is not None and step.name == comparison.wrong[0].stage
 
 
 PLAIN = {
@@ -175,16 +180,16 @@ def _text(value: Any) -> str:
     return repr(value)
 
 
-def _inputs(exam: StageComparison, part: Subgraph, values: list[Any]) -> list[str]:
+def _inputs(comparison: StageComparison, part: Subgraph, values: list[Any]) -> list[str]:
     """Return the inputs as expressions: noise if it reproduces the mismatch, otherwise the bytes, if there
     are not too many.
     """
-    assert exam.wrong is not None, "a mismatch was found"
+    assert comparison.wrong is not None, "a mismatch was found"
     generator = torch.Generator().manual_seed(0)
     count = len(part.inputs)
     made = {n: _noise(value, generator) for n, value in enumerate(values) if _can_be_noise(value)}
     noisy = [made.get(n, value) for n, value in enumerate(values)]
-    is_seen = exam.wrong[0].kind in SEEN and _shows(exam, part, noisy[:count])
+    is_seen = comparison.wrong[0].kind in SEEN and _shows(comparison, part, noisy[:count])
     return [
         _input(value, n in made and (is_seen or value.nbytes > LARGEST)) for n, value in enumerate(values)
     ]

@@ -17,9 +17,9 @@ from torchair.backend.pipeline.compile import Stage, compile_fx, pass_context, p
 from torchair.backend.pipeline.normalize import normalize_graph
 from torchair.backend.settings.settings import Settings
 from torchair.capture import Runner
-from torchair.compare.base.check_replay import calls_of, other_inputs, play
-from torchair.compare.base.culprit import Culprit, Judge, LocatedMismatch, blame_pass, node_of
-from torchair.compare.base.float64_reference import Double, truth
+from torchair.compare.base.check_replay import calls_of, other_inputs, run_calls
+from torchair.compare.base.culprit import Culprit, Judge, LocatedMismatch, locate_in_pass, node_of
+from torchair.compare.base.float64_reference import Float64Interpreter, float64_reference
 from torchair.compare.base.graph_history import (
     COMPILED,
     CONVERSION,
@@ -34,16 +34,16 @@ from torchair.compare.base.replay_call import (
     CallOutcome,
     RecordedCall,
     Values,
-    is_unset,
+    is_uninitialized,
     random_state,
     run_fx,
     set_random_state,
     with_lists,
 )
 from torchair.compare.base.tolerances import EXACT, Errors, Pair, measure, spec
-from torchair.compare.locate.locate_converter import blame_conversion
-from torchair.compare.locate.locate_lowering import Lowered, blame_lowering
-from torchair.compare.locate.minimize_codegen import CODE, Recompiler, blame_code
+from torchair.compare.locate.locate_converter import locate_wrong_converter
+from torchair.compare.locate.locate_lowering import LoweredGraph, locate_wrong_lowering
+from torchair.compare.locate.minimize_codegen import CODE, Recompiler, locate_wrong_code
 from torchair.core.errors import NotPossible, first_line
 from torchair.core.source_location import source_of
 from torchair.core.torch_private.compilers.inductor import inductor_config
@@ -60,7 +60,7 @@ NO_WORSE = 2.0
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class ComparisonOptions:
     """Tolerances, and the reference to compare with."""
 
     tolerances: Mapping[torch.dtype, Pair]
@@ -71,7 +71,7 @@ class Yardstick:
         """Measure how far a value is from another of the same dtype."""
         return measure(got, want, self.tolerances)
 
-    def against_truth(self, got: Any, want: Any) -> Errors:
+    def against_float64(self, got: Any, want: Any) -> Errors:
         """Measure how far a value is from one computed in double."""
         return measure(got, want, self.tolerances, wider=True)
 
@@ -96,11 +96,11 @@ class StageRow:
         return self.errors.excess <= NO_WORSE * self.eager.excess
 
 
-def first_wrong(trail: GraphHistory, scene: RecordedCall, judge: Judge) -> Snapshot | None:
+def first_wrong(history: GraphHistory, recorded: RecordedCall, judge: Judge) -> Snapshot | None:
     """Return the first stage with outputs that differ from those of the original graph."""
-    want = trail.steps[0].run(scene)
-    for step in trail.steps[1:]:
-        got = step.run(scene)
+    want = history.steps[0].run(recorded)
+    for step in history.steps[1:]:
+        got = step.run(recorded)
         if got.error or not judge([got.outputs, got.args], [want.outputs, want.args]).ok:
             return step
     return None
@@ -122,7 +122,7 @@ def _has_gaps(node: fx.Node) -> bool:
     return any(isinstance(t, torch.Tensor) and not t.is_contiguous() for t in tensors)
 
 
-def lying_fake(gm: fx.GraphModule, values: Values) -> LocatedMismatch | None:
+def wrong_fake_kernel(gm: fx.GraphModule, values: Values) -> LocatedMismatch | None:
     """Return the first op with another dtype or size than its fake kernel returns, because compiled code
     depends on it.
     """
@@ -143,17 +143,17 @@ def lying_fake(gm: fx.GraphModule, values: Values) -> LocatedMismatch | None:
     return None
 
 
-def walk(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> GraphHistory:
+def trace_stages(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> GraphHistory:
     """Return the graphs of a compile, up to code generation."""
-    trail = GraphHistory()
+    history = GraphHistory()
     prepared, stage = normalize_graph(gm, inputs, settings)
     stage.layouts = promised(prepared, {})
-    stage.observe = trail
+    stage.observe = history
     context = pass_context(stage)
     stage.show("given", prepared)
     run(FX_PASSES, prepared, context)
     to_lowered(prepared, stage, context)
-    return trail
+    return history
 
 
 @dataclass
@@ -161,17 +161,17 @@ class StageComparison:
     """A compiled graph and all its stages. It is called like a runner and returns the results of eager."""
 
     gm: fx.GraphModule
-    trail: GraphHistory
+    history: GraphHistory
     runner: Runner
     stage: Stage
-    yardstick: Yardstick
+    options: ComparisonOptions
     name: str = ""
     rows: list[StageRow] = field(default_factory=list[StageRow])
     wrong: tuple[StageRow, LocatedMismatch] | None = None
     notes: list[str] = field(default_factory=list[str])  # about eager and the float64 reference
-    scene: RecordedCall | None = None
-    draws_otherwise: bool = False  # random numbers differ from eager; later stages are not compared
-    is_served: bool = False  # by the runner: all stages have been compared
+    recorded: RecordedCall | None = None
+    rng_differs: bool = False  # random numbers differ from eager; later stages are not compared
+    is_complete: bool = False  # by the runner: all stages have been compared
     before: Callable[[Sequence[Any]], None] = lambda args: None  # called before every call
 
     _boxed_call = True
@@ -188,10 +188,10 @@ class StageComparison:
         mine = list(args)
         args.clear()
         self.before(mine)
-        if self.is_served:
+        if self.is_complete:
             with same_random(self.gm):
                 return self.runner.boxed(mine)
-        if self.scene is None:
+        if self.recorded is None:
             random = random_state(self.stage.device)
             self.examine(mine)
             set_random_state(random)
@@ -201,74 +201,80 @@ class StageComparison:
 
     def examine(self, args: Sequence[Any]) -> None:
         """Run all stages on copies of these arguments, and locate the error in the first wrong one."""
-        scene = self.scene = RecordedCall(args, self.stage.device)
+        recorded = self.recorded = RecordedCall(args, self.stage.device)
         with same_random(self.gm):
-            self._compare_steps(scene)
-            if self.wrong is None and not self.draws_otherwise:
-                self._compare_runner(scene)
+            self._compare_steps(recorded)
+            if self.wrong is None and not self.rng_differs:
+                self._compare_runner(recorded)
 
-    def _compare_steps(self, scene: RecordedCall) -> None:
-        given = self.trail.steps[0]
-        eager = given.run(scene)
+    def _compare_steps(self, recorded: RecordedCall) -> None:
+        given = self.history.steps[0]
+        eager = given.run(recorded)
         if eager.error:
             raise NotPossible(
                 f"the graph that AOTAutograd traced raises {eager.error}", next="run the model eagerly"
             )
-        values = scene.values(self.trail.given).values
-        self._same_twice(eager, given.run(scene), scene, values)
-        true, double = truth(scene, self.trail.given) if self.yardstick.in_double else (eager, None)
+        values = recorded.values(self.history.given).values
+        self._same_twice(eager, given.run(recorded), recorded, values)
+        true, double = (
+            float64_reference(recorded, self.history.given) if self.options.in_double else (eager, None)
+        )
         if double is not None and double.narrow:
             self.notes.append(
                 f"not computed in double, because a kernel is missing: {', '.join(double.narrow)}"
             )
-        for step in self.trail.steps:
-            outcome = eager if step is given else step.run(scene)
+        for step in self.history.steps:
+            outcome = eager if step is given else step.run(recorded)
             row = self._row(step.name, step.kind, outcome, true, eager if double else None)
-            if step is given and (liar := lying_fake(self.trail.given, values)) is not None:
-                self.wrong = replace(row, errors=liar.errors), liar
+            if step is given and (fake_mismatch := wrong_fake_kernel(self.history.given, values)) is not None:
+                self.wrong = replace(row, errors=fake_mismatch.errors), fake_mismatch
                 self.rows[-1] = self.wrong[0]
             if step is given and double is not None and not row.errors.ok:
-                self.notes += self._eager_leaves(scene, double)
-            if step is not given and self.wrong is None and (not row.ok or self.yardstick.every_node):
-                self._open(step, row, scene)
-            if self.draws_otherwise:
+                self.notes += self._eager_leaves(recorded, double)
+            if step is not given and self.wrong is None and (not row.ok or self.options.every_node):
+                self._open(step, row, recorded)
+            if self.rng_differs:
                 return
 
     def _same_twice(
-        self, eager: CallOutcome, again: CallOutcome, scene: RecordedCall, values: Values
+        self, eager: CallOutcome, again: CallOutcome, recorded: RecordedCall, values: Values
     ) -> None:
         """Raise if eager does not return the same numbers twice, because nothing could be compared."""
         if self._errors(again, eager).ok:
             return
-        later = scene.values(self.trail.given).values
-        calls = [node for node in self.trail.given.graph.nodes if node.name in values and not is_unset(node)]
-        node = next((n for n in calls if not self.yardstick.judge(later[n.name], values[n.name]).ok), None)
+        later = recorded.values(self.history.given).values
+        calls = [
+            node
+            for node in self.history.given.graph.nodes
+            if node.name in values and not is_uninitialized(node)
+        ]
+        node = next((n for n in calls if not self.options.judge(later[n.name], values[n.name]).ok), None)
         where = "an op" if node is None else f"{node.target} ({node.name}) {source_of(node)}".strip()
         raise NotPossible(
             f"{where} returns other numbers when it is called again with the same inputs",
             next="make it deterministic, and initialize all memory that it reads",
         )
 
-    def _open(self, step: Snapshot, row: StageRow, scene: RecordedCall) -> None:
+    def _open(self, step: Snapshot, row: StageRow, recorded: RecordedCall) -> None:
         """Locate the first wrong node of a stage; there may be none if its outputs are right."""
-        blame = searched(lambda: self._blame(step, scene), Culprit(step.kind, step.title))
-        if (row.ok and blame.errors.ok) or self._is_other_draw(blame):
+        mismatch = searched(lambda: self._locate(step, recorded), Culprit(step.kind, step.title))
+        if (row.ok and mismatch.errors.ok) or self._is_other_draw(mismatch):
             return
         if row.ok:
-            row = replace(row, errors=blame.errors)
+            row = replace(row, errors=mismatch.errors)
             self.rows[-1] = row
-        self.wrong = row, blame
+        self.wrong = row, mismatch
 
-    def _is_other_draw(self, blame: LocatedMismatch) -> bool:
+    def _is_other_draw(self, mismatch: LocatedMismatch) -> bool:
         """Return whether the mismatch comes from another order of random numbers, which is not an error.
 
         If memory is not in the order of the elements, eager draws in memory order. Others draw in element
         order, or in the order of their own memory.
         """
-        node = blame.node
-        if node is None or not draws(node) or (blame.culprit.kind != CODE and not _has_gaps(node)):
+        node = mismatch.node
+        if node is None or not draws(node) or (mismatch.culprit.kind != CODE and not _has_gaps(node)):
             return False
-        self.draws_otherwise = True
+        self.rng_differs = True
         self.rows[-1] = replace(self.rows[-1], errors=EXACT, eager=None)
         where = f"{node.name} ({node.target}) {source_of(node)}".strip()
         stage = self.rows[-1].stage
@@ -288,7 +294,7 @@ class StageComparison:
     def _errors(self, got: CallOutcome, true: CallOutcome) -> Errors:
         if got.error:
             return Errors(text=f"raises {got.error}")
-        judge = self.yardstick.against_truth if self.yardstick.in_double else self.yardstick.judge
+        judge = self.options.against_float64 if self.options.in_double else self.options.judge
         pairs = [(a, b) for a, b in zip(got.outputs, true.outputs, strict=True) if b is not None]
         pairs += [(got.args[place], true.args[place]) for place in self._watched if place < len(true.args)]
         return judge([a for a, _ in pairs], [b for _, b in pairs])
@@ -296,66 +302,68 @@ class StageComparison:
     @cached_property
     def _watched(self) -> list[int]:
         """Return the arguments to check after a call: all except parameters that are never written."""
-        gm = self.trail.given
+        gm = self.history.given
         written = {root_of(target)[0] for node in gm.graph.nodes for target in written_by(node)}
         inputs = enumerate(placeholders(gm))
         return [place for place, node in inputs if place not in self.stage.static or node in written]
 
-    def _compare_runner(self, scene: RecordedCall) -> None:
+    def _compare_runner(self, recorded: RecordedCall) -> None:
         """Compare the program alone, on these and on other arguments, and then each call of its runner."""
-        program, lists = self.runner.program, self.trail.last(fx.GraphModule)
+        program, lists = self.runner.program, self.history.last(fx.GraphModule)
 
         def directly(args: list[Any]) -> list[Any]:
             return program(with_lists(lists, args))
 
-        others = RecordedCall(other_inputs(self.runner, run_fx(self.gm), scene), self.stage.device)
-        others.random = scene.random
-        for title, where in (("", scene), (", other inputs", others)):
+        others = RecordedCall(other_inputs(self.runner, run_fx(self.gm), recorded), self.stage.device)
+        others.random = recorded.random
+        for title, where in (("", recorded), (", other inputs", others)):
             row = self._program_row(f"compiled by {program.kind}{title}", where, directly)
             if not row.ok:
                 culprit = Culprit(COMPILED, program.kind)
-                blame = searched(partial(self._blame_code, where), culprit)
-                if not self._is_other_draw(blame):
-                    self.wrong = row, blame
+                mismatch = searched(partial(self._blame_code, where), culprit)
+                if not self._is_other_draw(mismatch):
+                    self.wrong = row, mismatch
                 return
         # In double, only the program itself is as accurate as the program, which has just been found right.
-        right = directly if self.yardstick.in_double else run_fx(self.gm)
-        errors, culprit = play(self.runner, right, (scene, others), self.yardstick.judge)
+        right = directly if self.options.in_double else run_fx(self.gm)
+        errors, culprit = run_calls(self.runner, right, (recorded, others), self.options.judge)
         row = StageRow(self.name, f"called {calls_of(self.runner)} times", REPLAYED, errors)
         self.rows.append(row)
         if culprit is not None:
-            self.wrong = row, LocatedMismatch(culprit, errors=errors, graph=self.trail.given)
+            self.wrong = row, LocatedMismatch(culprit, errors=errors, graph=self.history.given)
 
-    def _program_row(self, title: str, scene: RecordedCall, call: Callable[[list[Any]], Any]) -> StageRow:
-        eager = scene.run(run_fx(self.gm))
-        if not self.yardstick.in_double:
-            return self._row(title, COMPILED, scene.run(call), eager, None)
-        return self._row(title, COMPILED, scene.run(call), truth(scene, self.gm)[0], eager)
+    def _program_row(self, title: str, recorded: RecordedCall, call: Callable[[list[Any]], Any]) -> StageRow:
+        eager = recorded.run(run_fx(self.gm))
+        if not self.options.in_double:
+            return self._row(title, COMPILED, recorded.run(call), eager, None)
+        return self._row(title, COMPILED, recorded.run(call), float64_reference(recorded, self.gm)[0], eager)
 
     @property
     def made_from(self) -> fx.GraphModule:
         """The FX graph that was converted, or compiled without conversion."""
-        steps = self.trail.steps
+        steps = self.history.steps
         kinds = [step.kind for step in steps]
         end = kinds.index(CONVERSION) if CONVERSION in kinds else len(steps)
         graph = steps[end - 1].graph
         assert isinstance(graph, fx.GraphModule), "FX graphs come before conversion"
         return graph
 
-    def _blame(self, step: Snapshot, scene: RecordedCall) -> LocatedMismatch:
-        judge, graph = self.yardstick.judge, step.graph
+    def _locate(self, step: Snapshot, recorded: RecordedCall) -> LocatedMismatch:
+        judge, graph = self.options.judge, step.graph
         if step.kind in (FX_PASS, GE_PASS):
-            return blame_pass(self.trail.before(step), step, scene, judge, self.made_from)
+            return locate_in_pass(self.history.before(step), step, recorded, judge, self.made_from)
         if step.kind == CONVERSION:
             assert isinstance(graph, Graph), "conversion returns a GE graph"
-            return blame_conversion(graph, self.made_from, scene, judge, self.stage.settings)
+            return locate_wrong_converter(graph, self.made_from, recorded, judge, self.stage.settings)
         assert step.kind == LOWERING, f"a stage of kind {step.kind} cannot be wrong"
-        return blame_lowering(Lowered(self.trail.last(Graph), self.made_from, self.stage), scene, judge)
+        return locate_wrong_lowering(
+            LoweredGraph(self.history.last(Graph), self.made_from, self.stage), recorded, judge
+        )
 
-    def _blame_code(self, scene: RecordedCall) -> LocatedMismatch:
+    def _blame_code(self, recorded: RecordedCall) -> LocatedMismatch:
         program = self.runner.program
         lowered = next(
-            (s.graph for s in self.trail.steps if s.kind == LOWERING), self.trail.last(fx.GraphModule)
+            (s.graph for s in self.history.steps if s.kind == LOWERING), self.history.last(fx.GraphModule)
         )
         if program.kind not in GENERATORS or not isinstance(lowered, fx.GraphModule):
             return LocatedMismatch(
@@ -363,47 +371,47 @@ class StageComparison:
             )
         settings = replace(self.stage.settings, codegen=program.kind)
         stage = replace(self.stage, settings=settings)
-        generator = Recompiler(lowered, scene.values(lowered).values, stage, self.yardstick.judge)
-        blame = blame_code(generator, scene, program)
-        return replace(blame, node=self._fx_node(blame.node))
+        generator = Recompiler(lowered, recorded.values(lowered).values, stage, self.options.judge)
+        mismatch = locate_wrong_code(generator, recorded, program)
+        return replace(mismatch, node=self._fx_node(mismatch.node))
 
     def _fx_node(self, node: fx.Node | None) -> fx.Node | None:
         """Return the node of the FX graph that a lowered node comes from."""
-        graph: Graph | None = self.trail.last(Graph)
+        graph: Graph | None = self.history.last(Graph)
         name = "" if node is None else node.meta.get("ge_op", "")
         if graph is None or name not in graph.by_name:
             return node
         return node_of(graph.by_name[name], self.made_from) or node
 
-    def _eager_leaves(self, scene: RecordedCall, double: Double) -> Iterator[str]:
+    def _eager_leaves(self, recorded: RecordedCall, double: Float64Interpreter) -> Iterator[str]:
         """Yield the first node at which eager itself is wrong."""
-        values = scene.values(self.trail.given).values
-        for node in self.trail.given.graph.nodes:
-            if node.op != "call_function" or is_unset(node):
+        values = recorded.values(self.history.given).values
+        for node in self.history.given.graph.nodes:
+            if node.op != "call_function" or is_uninitialized(node):
                 continue
-            errors = self.yardstick.against_truth(values[node.name], double.values[node.name])
+            errors = self.options.against_float64(values[node.name], double.values[node.name])
             if not errors.ok:
                 where = f"{node.name} ({node.target}) {source_of(node)}".strip()
                 yield f"eager itself exceeds the tolerance at {where}: {errors}"
                 return
 
 
-def exam_of(
-    gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, yardstick: Yardstick, **facts: Any
+def compare_stages(
+    gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, options: ComparisonOptions, **facts: Any
 ) -> StageComparison:
     """Compile a graph of AOTAutograd as the backend does, and keep every stage."""
-    trail = GraphHistory()
+    history = GraphHistory()
     _, stage = normalize_graph(gm, inputs, settings)
-    told = {name: fact for name, fact in facts.items() if name != "files"}
+    arguments = {name: fact for name, fact in facts.items() if name != "files"}
     random = random_state(stage.device)
     with same_random(gm):
-        runner = compile_fx(gm, inputs, settings, observe=trail, **told)
+        runner = compile_fx(gm, inputs, settings, observe=history, **arguments)
     set_random_state(random)
-    trail.is_closed = True
+    history.is_closed = True
     stage.static, stage.names = tuple(facts.get("static", ())), tuple(facts.get("names", ()))
     stage.backward, stage.is_inference = bool(facts.get("backward")), bool(facts.get("is_inference", True))
-    stage.guarded, stage.detours.without_ir = True, not trail.has(CONVERSION)
-    return StageComparison(copy_graph(gm), trail, runner, stage, yardstick, runner.strategy.name)
+    stage.guarded, stage.detours.without_ir = True, not history.has(CONVERSION)
+    return StageComparison(copy_graph(gm), history, runner, stage, options, runner.strategy.name)
 
 
 def same_random(gm: fx.GraphModule) -> contextlib.AbstractContextManager[Any]:

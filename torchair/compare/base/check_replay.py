@@ -33,19 +33,19 @@ def calls_of(runner: Runner) -> int:
     return runner.strategy.policy.patience + CALLS + HOLDING
 
 
-def play(
-    runner: Runner, right: Call, scenes: Sequence[RecordedCall], judge: Judge
+def run_calls(
+    runner: Runner, right: Call, recorded_calls: Sequence[RecordedCall], judge: Judge
 ) -> tuple[Errors, Culprit | None]:
     """Call the runner until it replays, alternating between the arguments of these calls, each time in new
     memory.
 
     `right` computes the expected outputs of a call.
     """
-    player = ReplayChecker(runner, right, scenes[0], judge)
+    player = ReplayChecker(runner, right, recorded_calls[0], judge)
     found: list[Errors] = []
     count = calls_of(runner)
     for number in range(count):
-        values = scenes[number % len(scenes)].args
+        values = recorded_calls[number % len(recorded_calls)].args
         errors, culprit = player.call(values, holds=number >= count - HOLDING)
         if culprit is not None:
             return errors, culprit
@@ -53,25 +53,27 @@ def play(
     return worst(found), None
 
 
-def other_inputs(runner: Runner, eager: Call, scene: RecordedCall) -> list[Any]:
+def other_inputs(runner: Runner, eager: Call, recorded: RecordedCall) -> list[Any]:
     """Return other arguments of the same kind, with the elements of each input reversed.
 
     Integers are indices and lengths, so they are reversed only if eager, which checks them on the CPU,
     accepts it.
     """
     plain = runner.strategy.inputs.having(Role.PLAIN, Role.ALIAS, Role.MUTATED)
-    everything = _turned(scene, plain, lambda arg: arg.device.type == "cpu" or arg.is_floating_point())
-    if not scene.run(eager, everything).error:
+    everything = _reversed(recorded, plain, lambda arg: arg.device.type == "cpu" or arg.is_floating_point())
+    if not recorded.run(eager, everything).error:
         return everything
-    floats = _turned(scene, plain, torch.Tensor.is_floating_point)
-    return scene.args if scene.run(eager, floats).error else floats
+    floats = _reversed(recorded, plain, torch.Tensor.is_floating_point)
+    return recorded.args if recorded.run(eager, floats).error else floats
 
 
-def _turned(scene: RecordedCall, places: Sequence[int], takes: Callable[[torch.Tensor], bool]) -> list[Any]:
+def _reversed(
+    recorded: RecordedCall, places: Sequence[int], takes: Callable[[torch.Tensor], bool]
+) -> list[Any]:
     """Return copies of the arguments, some with reversed memory. Memory shared with another argument is not
     reversed.
     """
-    args = copies(scene.args)
+    args = copies(recorded.args)
     tensors = {n: arg for n, arg in enumerate(args) if _memory(arg) is not None}
     chosen = {n: arg for n, arg in tensors.items() if n in places and takes(arg)}
     others = {_memory(arg) for n, arg in tensors.items() if n not in chosen}
@@ -87,7 +89,7 @@ class ReplayChecker:
 
     runner: Runner
     eager: Call
-    scene: RecordedCall
+    recorded: RecordedCall
     judge: Judge
     args: list[list[Any]] = field(default_factory=list[list[Any]])
     wanted: list[list[Any]] = field(default_factory=list[list[Any]])
@@ -101,7 +103,7 @@ class ReplayChecker:
     @cached_property
     def kept(self) -> dict[int, Any]:
         """Arguments that stay at their address; all arguments, if some share memory."""
-        mine = copies(self.scene.args)
+        mine = copies(self.recorded.args)
         tensors = [arg for arg in mine if isinstance(arg, torch.Tensor) and arg.numel()]
         is_shared = len({arg.untyped_storage().data_ptr() for arg in tensors}) < len(tensors)
         places = range(len(mine)) if is_shared else self.inputs.having(*KEPT)
@@ -111,8 +113,8 @@ class ReplayChecker:
         """Call the runner once more; returns the culprit if it is wrong or overwrites outputs of
         earlier calls.
         """
-        wanted, args = self.scene.run(self.eager, values), self._arguments(values)
-        set_random_state(self.scene.random)
+        wanted, args = self.recorded.run(self.eager, values), self._arguments(values)
+        set_random_state(self.recorded.random)
         number = len(self.args)
         try:
             with torch.no_grad():
@@ -126,11 +128,11 @@ class ReplayChecker:
         errors = self.judge([*outputs, *(args[place] for place in written)], self.wanted[-1])
         if not errors.ok:
             return errors, self._hypothesis(frozen(outputs))
-        spoilt, culprit = self._overwritten()
+        corrupted, culprit = self._overwritten()
         if holds:
             owned = {_memory(arg) for arg in args}
             self.held[number] = [None if _memory(output) in owned else output for output in outputs]
-        return (errors, None) if culprit is None else (spoilt, culprit)
+        return (errors, None) if culprit is None else (corrupted, culprit)
 
     def _arguments(self, values: Sequence[Any]) -> list[Any]:
         """Copy the arguments to new memory, except those that stay at their address and get new values."""
@@ -160,7 +162,7 @@ class ReplayChecker:
         if number == 1:
             return Culprit(RECORDING, "call 1", "the program itself is right, but its runner is wrong")
         for place, earlier, args in self._stale():
-            outcome = self.scene.run(self.eager, args)
+            outcome = self.recorded.run(self.eager, args)
             if not outcome.error and self.judge(got, outcome.outputs).ok:
                 why = f"call {number} used the value of this input from call {earlier}"
                 role = self.inputs.roles[place].value
@@ -185,7 +187,7 @@ class ReplayChecker:
 
     def _continues(self, got: Sequence[Any]) -> bool:
         """Return whether the outputs are right for random numbers of another call."""
-        set_random_state(self.scene.random)
+        set_random_state(self.recorded.random)
         for _ in range(len(self.args) + 1):
             with torch.no_grad():
                 outputs = frozen(list(self.eager(copies(self.args[-1]))))

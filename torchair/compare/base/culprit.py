@@ -10,13 +10,13 @@ import torch
 from torch import fx
 
 from torchair.compare.base.graph_history import FX_PASS, GE_PASS, Snapshot
-from torchair.compare.base.replay_call import RecordedCall, Values, is_unset
+from torchair.compare.base.replay_call import RecordedCall, Values, is_uninitialized
 from torchair.compare.base.tolerances import EXACT, Errors
 from torchair.fxgraph.effects import mutates
 from torchair.ge.graph import OUTPUT_TYPE, ConstantResult, Graph, Op
 from torchair.ge.proto.equality import same_attr
 
-UNSET = "Empty"  # the op that returns uninitialized memory
+UNINITIALIZED = "Empty"  # the op that returns uninitialized memory
 Judge = Callable[[Any, Any], Errors]
 """Measures the difference between two values."""
 
@@ -45,22 +45,22 @@ class LocatedMismatch:
     nodes: tuple[fx.Node, ...] = ()
 
 
-def blame_pass(
-    before: Snapshot, after: Snapshot, scene: RecordedCall, judge: Judge, made_from: fx.GraphModule
+def locate_in_pass(
+    before: Snapshot, after: Snapshot, recorded: RecordedCall, judge: Judge, made_from: fx.GraphModule
 ) -> LocatedMismatch:
     """Locate the first value that a pass changed; a GE graph was `made_from` this FX graph."""
     if isinstance(before.graph, fx.GraphModule) and isinstance(after.graph, fx.GraphModule):
-        return _fx_pass(before.graph, after, scene, judge)
+        return _fx_pass(before.graph, after, recorded, judge)
     assert isinstance(before.graph, Graph) and isinstance(after.graph, Graph), (
         "a pass does not change the kind of graph"
     )
-    return _ge_pass(before.graph, after, scene, judge, made_from)
+    return _ge_pass(before.graph, after, recorded, judge, made_from)
 
 
-def _fx_pass(before: fx.GraphModule, step: Snapshot, scene: RecordedCall, judge: Judge) -> LocatedMismatch:
+def _fx_pass(before: fx.GraphModule, step: Snapshot, recorded: RecordedCall, judge: Judge) -> LocatedMismatch:
     after = step.graph
     assert isinstance(after, fx.GraphModule), "a pass does not change the kind of graph"
-    was, now = scene.values(before).values, scene.values(after).values
+    was, now = recorded.values(before).values, recorded.values(after).values
     for node, old in fx_matches(before, after).items():
         errors = judge(now[node.name], was[old.name])
         if not errors.ok:
@@ -110,7 +110,7 @@ def fx_matches(before: fx.GraphModule, after: fx.GraphModule) -> dict[fx.Node, f
     for node in reversed(after.graph.nodes):
         if node in found:
             learn(node, found[node])
-    calls = [n for n in after.graph.nodes if n.op == "call_function" and not is_unset(n)]
+    calls = [n for n in after.graph.nodes if n.op == "call_function" and not is_uninitialized(n)]
     return {node: found[node] for node in calls if node in found}
 
 
@@ -135,18 +135,18 @@ def _is_alike(a: fx.Node, b: fx.Node) -> bool:
 
 
 def _ge_pass(
-    before: Graph, step: Snapshot, scene: RecordedCall, judge: Judge, made_from: fx.GraphModule
+    before: Graph, step: Snapshot, recorded: RecordedCall, judge: Judge, made_from: fx.GraphModule
 ) -> LocatedMismatch:
     after = step.graph
     assert isinstance(after, Graph), "a pass does not change the kind of graph"
-    was, now = scene.edges(before), scene.edges(after)
+    was, now = recorded.edges(before), recorded.edges(after)
     for edge, old in ge_matches(before, after).items():
         errors = judge(now.get(edge), was.get(old))
         if not errors.ok:
             op = after.by_name[edge.rpartition(":")[0]]
-            told = before.by_name[old.rpartition(":")[0]]
-            why = "" if told.name == op.name else f"{op.name} replaces {told.name}"
-            node = node_of(op, made_from) or node_of(told, made_from)
+            old_op = before.by_name[old.rpartition(":")[0]]
+            why = "" if old_op.name == op.name else f"{op.name} replaces {old_op.name}"
+            node = node_of(op, made_from) or node_of(old_op, made_from)
             return LocatedMismatch(
                 Culprit(GE_PASS, step.title, why), node, f"{op.type} ({op.name})", errors, made_from
             )
@@ -162,7 +162,7 @@ def ge_matches(before: Graph, after: Graph) -> dict[str, str]:
         for op in after.ops
         for tensor in op.outputs
         if (old := before.by_name.get(op.name)) is not None and tensor.index < len(old.outputs)
-        if op.type != UNSET
+        if op.type != UNINITIALIZED
     }
     pairs = [
         (new.tensor.tensor, old.tensor.tensor)

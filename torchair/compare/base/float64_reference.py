@@ -35,7 +35,7 @@ def widened(value: Any) -> Any:
     return WIDER.get(value, value) if isinstance(value, torch.dtype) else value
 
 
-class Double(ValueRecorder):
+class Float64Interpreter(ValueRecorder):
     """Run every op in double. An op without a double kernel runs with the dtypes of the graph.
 
     Random numbers are drawn with the dtypes of the graph, because other dtypes would give other numbers.
@@ -82,12 +82,12 @@ class Double(ValueRecorder):
         return value
 
 
-def truth(scene: RecordedCall, gm: fx.GraphModule) -> tuple[CallOutcome, Double]:
+def float64_reference(recorded: RecordedCall, gm: fx.GraphModule) -> tuple[CallOutcome, Float64Interpreter]:
     """Compute the outputs of the graph for a recorded call, and return them with the interpreter."""
-    run = Double(gm)
-    set_random_state(scene.random)
+    run = Float64Interpreter(gm)
+    set_random_state(recorded.random)
     with torch.no_grad():
-        outputs = run.run(*copies(scene.args))
+        outputs = run.run(*copies(recorded.args))
     args = [run.env[node] for node in placeholders(gm)]
     return CallOutcome(frozen(list(outputs)), args), run
 

@@ -32,12 +32,12 @@ class Snapshot:
         """The name in tables."""
         return f"{self.kind} {self.title}" if self.kind in (FX_PASS, GE_PASS) else self.title
 
-    def run(self, scene: RecordedCall) -> Any:
+    def run(self, recorded: RecordedCall) -> Any:
         """Run the graph with the arguments of a recorded call and return the outcome."""
         graph = self.graph
         if isinstance(graph, Graph):
-            return scene.run(lambda args: interpret(graph, args, scene.device))
-        return scene.run(run_fx(graph))
+            return recorded.run(lambda args: interpret(graph, args, recorded.device))
+        return recorded.run(run_fx(graph))
 
 
 TITLES = {

@@ -130,13 +130,13 @@ class ValueRecorder(fx.Interpreter):
         return value
 
 
-UNSET = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted")
+UNINITIALIZED = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted")
 """Ops that return uninitialized memory."""
 
 
-def is_unset(node: fx.Node) -> bool:
+def is_uninitialized(node: fx.Node) -> bool:
     """Return whether a node is uninitialized memory."""
-    return str(node.target).split(".")[1:2] in [[name] for name in UNSET]
+    return str(node.target).split(".")[1:2] in [[name] for name in UNINITIALIZED]
 
 
 def run_fx(gm: fx.GraphModule) -> Callable[[list[Any]], Any]:

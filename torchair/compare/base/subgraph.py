@@ -72,7 +72,7 @@ def calls_of(gm: fx.GraphModule) -> list[fx.Node]:
     return [n for n in gm.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
 
 
-def around(gm: fx.GraphModule, node: fx.Node, levels: int, *, users: bool = False) -> set[fx.Node]:
+def neighborhood(gm: fx.GraphModule, node: fx.Node, levels: int, *, users: bool = False) -> set[fx.Node]:
     """Return the node and the calls up to `levels` steps before it; with `users`, also those that read it."""
     found, edge = {node}, {node}
     for _ in range(levels):

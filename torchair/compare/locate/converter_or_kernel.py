@@ -33,7 +33,7 @@ from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, TensorResult,
 from torchair.ge.host import Host
 
 CASES = 3  # number of cases to run for each op
-WITNESSES = 24  # number of other ops to check
+MAX_CROSS_CHECKS = 24  # number of other ops to check
 SILENT = (*INPUT_TYPES, OUTPUT_TYPE, "Const", "TorchOp")
 CONVERTER, KERNEL, UNDECIDED = "converter", "kernel", "converter or kernel"
 USERS = "(the user's)"
@@ -47,7 +47,7 @@ class CrossCheck:
     wrong: list[str] = field(default_factory=list[str])  # names of the ops with failing cases
 
     @property
-    def guilt(self) -> float:
+    def failure_rate(self) -> float:
         """The share of failing cases; below 0 if there are none."""
         count = self.right + len(self.wrong)
         return len(self.wrong) / count if count else -1.0
@@ -60,7 +60,7 @@ def emitted(graph: Graph) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Suspect:
+class Candidate:
     """A call that returns wrong numbers when it runs alone."""
 
     target: Any
@@ -69,42 +69,42 @@ class Suspect:
     is_right: Callable[[Graph], bool]  # whether another graph returns the right result for the same inputs
 
 
-def weigh(suspect: Suspect) -> Culprit:
+def classify(candidate: Candidate) -> Culprit:
     """Decide between the converter of a call and the kernels of its ops."""
-    kinds, name = emitted(suspect.graph), whose(suspect.target)
+    kinds, name = emitted(candidate.graph), describe_converter(candidate.target)
     if not kinds:
         return Culprit(KERNEL, name, "the op has no converter and runs as an eager op")
-    heard = hear(kinds, without=suspect.target)
-    worst = max(kinds, key=lambda kind: heard[kind].guilt, default="")
-    if worst and heard[worst].wrong:
-        others = ", ".join(list(dict.fromkeys(heard[worst].wrong))[:4])
+    checks = cross_check(kinds, without=candidate.target)
+    worst = max(kinds, key=lambda kind: checks[kind].failure_rate, default="")
+    if worst and checks[worst].wrong:
+        others = ", ".join(list(dict.fromkeys(checks[worst].wrong))[:4])
         return Culprit(KERNEL, worst, f"other converters that emit {worst} give wrong results too: {others}")
-    unheard = [kind for kind in kinds if not heard[kind].right]
-    after = kinds[kinds.index(suspect.right_inside) + 1 :] if suspect.right_inside else kinds
-    if suspect.right_inside and not set(after) & set(unheard):
+    unchecked = [kind for kind in kinds if not checks[kind].right]
+    after = kinds[kinds.index(candidate.right_inside) + 1 :] if candidate.right_inside else kinds
+    if candidate.right_inside and not set(after) & set(unchecked):
         return Culprit(
             CONVERTER,
             name,
-            f"{suspect.right_inside} computes the right result, but the call returns another one",
+            f"{candidate.right_inside} computes the right result, but the call returns another one",
         )
-    if not unheard:
-        told = ", ".join(f"{kind} in {heard[kind].right}" for kind in kinds)
-        return Culprit(CONVERTER, name, f"the kernels are right in declared cases of other ops: {told}")
+    if not unchecked:
+        listed = ", ".join(f"{kind} in {checks[kind].right}" for kind in kinds)
+        return Culprit(CONVERTER, name, f"the kernels are right in declared cases of other ops: {listed}")
     right = next(
-        (kind for kind in unheard if len(kinds) > 1 and suspect.is_right(only(kind, suspect.graph))), ""
+        (kind for kind in unchecked if len(kinds) > 1 and candidate.is_right(only(kind, candidate.graph))), ""
     )
     if right:
         return Culprit(
             CONVERTER, name, f"{right} alone computes the right result from the inputs of the call"
         )
-    return _by_own_cases(suspect.target, kinds, unheard)
+    return _by_own_cases(candidate.target, kinds, unchecked)
 
 
-def _by_own_cases(target: Any, kinds: Sequence[str], unheard: Sequence[str]) -> Culprit:
+def _by_own_cases(target: Any, kinds: Sequence[str], unchecked: Sequence[str]) -> Culprit:
     """Decide without other converters, by the op's own cases: a wrong attribute is wrong in some calls, a
     wrong kernel in all.
     """
-    name = whose(target)
+    name = describe_converter(target)
     cases = [found for case in _cases(target) if (found := _emits(target, case)) is not None]
     right = sum(not why for _, why in cases)
     if right:
@@ -117,12 +117,12 @@ def _by_own_cases(target: Any, kinds: Sequence[str], unheard: Sequence[str]) -> 
         return Culprit(
             CONVERTER,
             name,
-            f"the converter is user-defined, and no other converter emits {', '.join(unheard)}",
+            f"the converter is user-defined, and no other converter emits {', '.join(unchecked)}",
         )
     if len(kinds) == 1:
         why = f"{name} consists of this op only, no other converter emits it, and no declared case passes"
-        return Culprit(KERNEL, unheard[0], why)
-    listed = ", ".join(unheard)
+        return Culprit(KERNEL, unchecked[0], why)
+    listed = ", ".join(unchecked)
     return Culprit(
         UNDECIDED, f"{name}, {listed}", f"no other converter emits {listed}, and no declared case passes"
     )
@@ -140,27 +140,27 @@ def only(kind: str, graph: Graph) -> Graph:
     return made
 
 
-def whose(target: Any) -> str:
+def describe_converter(target: Any) -> str:
     """Return the name of the op, and whether its converter is user-defined."""
     row = next(iter(candidates(target)), None)
     return f"{target_name(target)} {USERS}" if row is not None and row.from_user else target_name(target)
 
 
-def hear(kinds: Collection[str], without: Any) -> dict[str, CrossCheck]:
+def cross_check(kinds: Collection[str], without: Any) -> dict[str, CrossCheck]:
     """Run the declared cases of other ops whose converters emit these op types."""
-    heard = {kind: CrossCheck() for kind in kinds}
-    for target in _witnesses(kinds, without):
+    checks = {kind: CrossCheck() for kind in kinds}
+    for target in _cross_check_ops(kinds, without):
         for case in _cases(target):
-            deciding, why = _emits(target, case, heard) or (set[str](), "")
-            for kind in heard.keys() & deciding:
+            deciding, why = _emits(target, case, checks) or (set[str](), "")
+            for kind in checks.keys() & deciding:
                 if why:
-                    heard[kind].wrong.append(target_name(target))
+                    checks[kind].wrong.append(target_name(target))
                 else:
-                    heard[kind].right += 1
-    return heard
+                    checks[kind].right += 1
+    return checks
 
 
-def _witnesses(kinds: Collection[str], without: Any) -> list[Any]:
+def _cross_check_ops(kinds: Collection[str], without: Any) -> list[Any]:
     """Return ops whose converters can emit one of these op types, those that emit few others first."""
     emits: dict[Any, set[str]] = {}
     for target, _ in declared():
@@ -168,7 +168,7 @@ def _witnesses(kinds: Collection[str], without: Any) -> list[Any]:
         if target is not without and target not in emits and row is not None:
             emits[target] = set(emitted_ops(row.fn))
     found = [target for target, ops in emits.items() if ops & set(kinds)]
-    return sorted(found, key=lambda target: len(emits[target]))[:WITNESSES]
+    return sorted(found, key=lambda target: len(emits[target]))[:MAX_CROSS_CHECKS]
 
 
 def _cases(target: Any) -> list[Support]:
@@ -193,11 +193,11 @@ def _emits(target: Any, case: Support, kinds: Collection[str] = ()) -> tuple[set
         return None
 
 
-def _difference(graph: Graph, made: Called, spoilt: str = "") -> str:
-    """Return the error in the result of a case; the results of op type `spoilt` are changed."""
+def _difference(graph: Graph, made: Called, corrupted: str = "") -> str:
+    """Return the error in the result of a case; the results of op type `corrupted` are changed."""
 
     def spoil(op: Op, values: Sequence[Any]) -> None:
-        for value in values if op.type == spoilt else ():
+        for value in values if op.type == corrupted else ():
             if isinstance(value, torch.Tensor):
                 value.copy_(torch.logical_not(value) if value.dtype is torch.bool else value + 1)
 

@@ -20,12 +20,19 @@ from torchair.compare.base.replay_call import (
     copies,
     edge_value,
     frozen,
-    is_unset,
+    is_uninitialized,
     set_random_state,
 )
-from torchair.compare.base.subgraph import Subgraph, around, calls_of, part_of
+from torchair.compare.base.subgraph import Subgraph, calls_of, neighborhood, part_of
 from torchair.compare.base.tolerances import Errors
-from torchair.compare.locate.converter_or_kernel import CONVERTER, Suspect, converted, emitted, weigh, whose
+from torchair.compare.locate.converter_or_kernel import (
+    CONVERTER,
+    Candidate,
+    classify,
+    converted,
+    describe_converter,
+    emitted,
+)
 from torchair.core.errors import first_line
 from torchair.core.torch_private.fake.fake_tensors import tree_flatten
 from torchair.engine.interpret import interpret
@@ -55,7 +62,7 @@ class Nodes:
 
     gm: fx.GraphModule
     run: ValueRecorder
-    scene: RecordedCall
+    recorded: RecordedCall
     settings: Settings
 
     def alone(self, node: fx.Node, judge: Judge) -> Alone | None:
@@ -76,7 +83,7 @@ class Nodes:
         if node.name in self.run.random:
             set_random_state(self.run.random[node.name])
         given = copies(part.args(self.run.values))
-        results = interpret(graph, given, self.scene.device, observe)
+        results = interpret(graph, given, self.recorded.device, observe)
         errors = judge(results, wanted)
         right = [
             kind
@@ -85,8 +92,8 @@ class Nodes:
         ]
 
         def is_right(other: Graph) -> bool:
-            made = self.scene.run(
-                lambda args: interpret(other, args, self.scene.device), part.args(self.run.values)
+            made = self.recorded.run(
+                lambda args: interpret(other, args, self.recorded.device), part.args(self.run.values)
             )
             return not made.error and _is_right(judge, made.outputs[0], wanted[0])
 
@@ -95,8 +102,8 @@ class Nodes:
     def errors(self, part: Subgraph, judge: Judge) -> Errors:
         """Convert some calls together and measure their errors."""
         graph, _ = converted(part.gm, [source.meta["val"] for source in part.inputs], self.settings)
-        made = self.scene.run(
-            lambda args: interpret(graph, args, self.scene.device), part.args(self.run.values)
+        made = self.recorded.run(
+            lambda args: interpret(graph, args, self.recorded.device), part.args(self.run.values)
         )
         return Errors(text=made.error) if made.error else judge(made.outputs, part.wanted(self.run.values))
 
@@ -110,11 +117,11 @@ def _is_right(judge: Judge, value: Any, wanted: Any) -> bool:
     )
 
 
-def blame_conversion(
-    graph: Graph, gm: fx.GraphModule, scene: RecordedCall, judge: Judge, settings: Settings
+def locate_wrong_converter(
+    graph: Graph, gm: fx.GraphModule, recorded: RecordedCall, judge: Judge, settings: Settings
 ) -> LocatedMismatch:
     """Locate the first call that is wrong alone; otherwise the first wrong value in the whole graph."""
-    nodes = Nodes(gm, scene.values(gm), scene, settings)
+    nodes = Nodes(gm, recorded.values(gm), recorded, settings)
     for node, alone in wrong_calls(nodes, judge):
         if isinstance(alone, str):
             return LocatedMismatch(
@@ -128,7 +135,9 @@ def blame_conversion(
 def wrong_calls(nodes: Nodes, judge: Judge) -> Iterator[tuple[fx.Node, Alone | str]]:
     """Yield calls that return wrong numbers when they run alone, or raise, in order."""
     for node in calls_of(nodes.gm):
-        if is_unset(node) or not any(isinstance(value, torch.Tensor) for value in flat(node.meta.get("val"))):
+        if is_uninitialized(node) or not any(
+            isinstance(value, torch.Tensor) for value in flat(node.meta.get("val"))
+        ):
             continue
         try:
             alone = nodes.alone(node, judge)
@@ -153,7 +162,7 @@ def _culprit(nodes: Nodes, node: fx.Node, alone: Alone, judge: Judge) -> Culprit
             str(node.target),
             "its parts are converted correctly, but do not compute its result",
         )
-    return weigh(Suspect(node.target, alone.graph, alone.right_inside, alone.is_right))
+    return classify(Candidate(node.target, alone.graph, alone.right_inside, alone.is_right))
 
 
 def _parts(nodes: Nodes, node: fx.Node, alone: Alone) -> Nodes | None:
@@ -165,8 +174,8 @@ def _parts(nodes: Nodes, node: fx.Node, alone: Alone) -> Nodes | None:
     gm = graph.owning_module
     flat_nodes, _ = tree_flatten((list(node.args), dict(node.kwargs)))
     varying = [n for n in flat_nodes if isinstance(n, fx.Node) and _varies(n.meta.get("val"))]
-    scene = RecordedCall([nodes.run.values[n.name] for n in varying], nodes.scene.device)
-    return Nodes(gm, scene.values(gm), scene, nodes.settings)
+    recorded = RecordedCall([nodes.run.values[n.name] for n in varying], nodes.recorded.device)
+    return Nodes(gm, recorded.values(gm), recorded, nodes.settings)
 
 
 def _varies(value: Any) -> bool:
@@ -184,13 +193,13 @@ def _in_context(graph: Graph, nodes: Nodes, judge: Judge) -> LocatedMismatch:
         )
     node, errors = found
     for levels in LEVELS:
-        part = part_of(nodes.gm, around(nodes.gm, node, levels))
+        part = part_of(nodes.gm, neighborhood(nodes.gm, node, levels))
         if not nodes.errors(part, judge).ok:
             others = ", ".join(call.name for call in part.nodes if call is not node)
             why = (
                 f"it is right alone but wrong after {others}: its converter reads where its inputs come from"
             )
-            culprit = Culprit(CONVERTER, whose(node.target), why)
+            culprit = Culprit(CONVERTER, describe_converter(node.target), why)
             return LocatedMismatch(culprit, node, str(node.target), errors, nodes.gm, part.nodes)
     why = "each call is right alone and with the calls before it: errors grow from op to op"
     return LocatedMismatch(Culprit("rounding", "", why), node, str(node.target), errors, nodes.gm)
@@ -198,14 +207,14 @@ def _in_context(graph: Graph, nodes: Nodes, judge: Judge) -> LocatedMismatch:
 
 def _wrong_values(graph: Graph, nodes: Nodes, judge: Judge) -> Iterator[tuple[fx.Node, Errors]]:
     """Yield nodes whose values in the whole GE graph are wrong, in order."""
-    edges = nodes.scene.edges(graph)
+    edges = nodes.recorded.edges(graph)
     for op in graph.ops:
         node = node_of(op, nodes.gm)
         for tensor in op.outputs if node is not None else ():
             name = str(tensor.desc.attrs[FX_NAME].value) if FX_NAME in tensor.desc.attrs else ""
             if node is None or not name.startswith(f"{node.name}-"):
                 continue
-            value = edge_value(edges[tensor.tensor], nodes.scene.device)
+            value = edge_value(edges[tensor.tensor], nodes.recorded.device)
             wanted = list(flat(nodes.run.values[node.name]))[int(name.rpartition(".")[2])]
             if not (errors := judge(value, wanted)).ok:
                 yield node, errors

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from torchair.backend.pipeline.compile import Stage, lowered_for
-from torchair.compare.base.culprit import UNSET, Culprit, Judge, LocatedMismatch, node_of
+from torchair.compare.base.culprit import UNINITIALIZED, Culprit, Judge, LocatedMismatch, node_of
 from torchair.compare.base.replay_call import RecordedCall, edge_value, run_fx
 from torchair.compare.base.tolerances import Errors
 from torchair.core.torch_private.compilers.inductor import lowering_table
@@ -24,7 +24,7 @@ Table = Mapping[Any, Any]
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredGraph:
     """How one GE graph was lowered."""
 
     graph: Graph
@@ -37,10 +37,10 @@ class Lowered:
         return lower(graph, named, self.stage.fake_mode, self.stage.device, table)
 
 
-def blame_lowering(lowered: Lowered, scene: RecordedCall, judge: Judge) -> LocatedMismatch:
+def locate_wrong_lowering(lowered: LoweredGraph, recorded: RecordedCall, judge: Judge) -> LocatedMismatch:
     """Locate the first op whose ATen calls compute other values than its kernel."""
     table = lowering_table(lowered_for(lowered.stage))
-    probe = Probe(lowered, scene, scene.edges(lowered.graph), judge)
+    probe = LoweringProbe(lowered, recorded, recorded.edges(lowered.graph), judge)
     wrong = probe.first_wrong(table)
     if wrong is None:
         return LocatedMismatch(
@@ -55,18 +55,18 @@ def blame_lowering(lowered: Lowered, scene: RecordedCall, judge: Judge) -> Locat
 
 
 @dataclass(frozen=True)
-class Probe:
+class LoweringProbe:
     """The graph with all its values as results, lowered with a given table of decompositions."""
 
-    lowered: Lowered
-    scene: RecordedCall
+    lowered: LoweredGraph
+    recorded: RecordedCall
     edges: Mapping[str, Any]  # the expected values
     judge: Judge
 
     def graph(self, table: Table) -> tuple[fx.GraphModule, list[Edge]]:
         """Return the lowered graph, and the edges that it returns."""
         graph = copy_graph(self.lowered.graph)
-        silent = (*INPUT_TYPES, OUTPUT_TYPE, "Const", "Assign", UNSET)
+        silent = (*INPUT_TYPES, OUTPUT_TYPE, "Const", "Assign", UNINITIALIZED)
         edges = [e for op in graph.ops if op.type not in silent and not op.subgraphs for e in op.outputs]
         edges = [edge for edge in edges if isinstance(edge.meta, torch.Tensor)]
         graph.results = [TensorResult(edge) for edge in edges]
@@ -75,9 +75,9 @@ class Probe:
     def first_wrong(self, table: Table) -> tuple[Edge, Errors] | None:
         """Return the first edge with a wrong value; None if all are right or the graph fails."""
         gm, edges = self.graph(table)
-        made = self.scene.run(run_fx(gm))
+        made = self.recorded.run(run_fx(gm))
         for edge, value in zip(edges, made.outputs, strict=not made.error):
-            errors = self.judge(value, edge_value(self.edges[edge.tensor], self.scene.device))
+            errors = self.judge(value, edge_value(self.edges[edge.tensor], self.recorded.device))
             if not errors.ok:
                 return edge, errors
         return None
@@ -93,7 +93,7 @@ class Probe:
         return list(dict.fromkeys(n.target for n in nodes if n.meta.get("ge_op") == op.name))
 
 
-def _rule(op: Op, probe: Probe, table: Table) -> Culprit:
+def _rule(op: Op, probe: LoweringProbe, table: Table) -> Culprit:
     """Return the wrong decomposition, if the op is right without it."""
     if not probe.is_right(op, {}):
         return Culprit(

@@ -15,8 +15,8 @@ from torch import fx
 from torchair.backend.pipeline.compile import Stage, to_program
 from torchair.backend.pipeline.fallback import Fallbacks
 from torchair.compare.base.culprit import Culprit, Judge, LocatedMismatch
-from torchair.compare.base.replay_call import CallOutcome, RecordedCall, Values, is_unset
-from torchair.compare.base.subgraph import Subgraph, around, calls_of, part_of
+from torchair.compare.base.replay_call import CallOutcome, RecordedCall, Values, is_uninitialized
+from torchair.compare.base.subgraph import Subgraph, calls_of, neighborhood, part_of
 from torchair.compare.base.tolerances import EXACT, Errors
 from torchair.core.program import Program
 from torchair.core.torch_private.operators.schemas import OpOverload
@@ -52,17 +52,17 @@ class Recompiler:
     def errors(self, part: Subgraph) -> dict[fx.Node, Errors]:
         """Return the outputs of a part that are wrong after it is compiled."""
         program = self.program(part.gm, [node.meta["val"] for node in part.inputs])
-        scene = RecordedCall(part.args(self.values), self.stage.device)
-        return self._wrong(scene.run(program), part.outputs)
+        recorded = RecordedCall(part.args(self.values), self.stage.device)
+        return self._wrong(recorded.run(program), part.outputs)
 
     def _wrong(self, outcome: CallOutcome, nodes: Sequence[fx.Node]) -> dict[fx.Node, Errors]:
         if outcome.error:
             return {node: Errors(text=outcome.error) for node in nodes[:1]}
         pairs = zip(nodes, outcome.outputs, strict=True)
-        judged = {n: self.judge(value, self.values[n.name]) for n, value in pairs if not is_unset(n)}
+        judged = {n: self.judge(value, self.values[n.name]) for n, value in pairs if not is_uninitialized(n)}
         return {node: errors for node, errors in judged.items() if not errors.ok}
 
-    def wrong_in_whole(self, scene: RecordedCall) -> dict[fx.Node, Errors]:
+    def wrong_in_whole(self, recorded: RecordedCall) -> dict[fx.Node, Errors]:
         """Return all wrong values of the graph compiled with every value as a result."""
         probe = copy_graph(self.gm)
         watched = _lasting(self.gm)
@@ -70,7 +70,7 @@ class Recompiler:
         count = len(returned(probe))
         probe.graph.output_node().args = ((*returned(probe), *(twins[node] for node in watched)),)
         program = self.program(probe, [node.meta["val"] for node in placeholders(self.gm)])
-        outcome = scene.run(program)
+        outcome = recorded.run(program)
         writes = {node: place for node, place in _writes(self.gm).items() if not outcome.error}
         seen = [*outcome.outputs[count:], *(outcome.args[place] for place in writes.values())]
         return self._wrong(replace(outcome, outputs=seen), [*watched, *writes])
@@ -90,15 +90,15 @@ def _lasting(gm: fx.GraphModule) -> list[fx.Node]:
         n for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.meta.get("val"), torch.Tensor)
     ]
     kept = [node for node in calls if root_of(node)[0] not in written and not written_by(node)]
-    return [node for node in kept if not is_unset(node)]
+    return [node for node in kept if not is_uninitialized(node)]
 
 
-def blame_code(generator: Recompiler, scene: RecordedCall, program: Program) -> LocatedMismatch:
+def locate_wrong_code(generator: Recompiler, recorded: RecordedCall, program: Program) -> LocatedMismatch:
     """Locate the calls with a wrong compiled form, and the kernel generated for them."""
-    wrong = generator.wrong_in_whole(scene)
-    found = _smallest(generator, next(iter(wrong))) if wrong else None
+    wrong = generator.wrong_in_whole(recorded)
+    found = _minimize(generator, next(iter(wrong))) if wrong else None
     if found is None:
-        found = _by_halves(generator)
+        found = _bisect(generator)
     if found is None:
         text = "parts of the graph are right when they are compiled separately"
         node, errors = next(iter(wrong.items())) if wrong else (None, EXACT)
@@ -119,11 +119,11 @@ def _target(node: fx.Node | None) -> str:
 Found = tuple[Subgraph, fx.Node, Errors]
 
 
-def _smallest(generator: Recompiler, node: fx.Node) -> Found | None:
+def _minimize(generator: Recompiler, node: fx.Node) -> Found | None:
     """Return the node with the fewest calls around it that reproduce the mismatch."""
     seen: list[set[fx.Node]] = []
     for levels, users in AROUND:
-        nodes = around(generator.gm, node, levels, users=users)
+        nodes = neighborhood(generator.gm, node, levels, users=users)
         if nodes in seen:
             continue
         seen.append(nodes)
@@ -133,7 +133,7 @@ def _smallest(generator: Recompiler, node: fx.Node) -> Found | None:
     return None
 
 
-def _by_halves(generator: Recompiler) -> Found | None:
+def _bisect(generator: Recompiler) -> Found | None:
     """Find the shortest run of calls that reproduces a mismatch that disappears when values are returned."""
     calls = calls_of(generator.gm)
 
@@ -163,20 +163,20 @@ def kernel_of(generator: Recompiler, program: Program, part: Subgraph) -> str:
     Inductor reports the ops of a kernel if nodes have their original names in the model. Lowered nodes do
     not, so the graph is compiled again with nodes that do: its kernels are the same, in the same order.
     """
-    told = copy_graph(generator.gm)
-    for node in told.graph.nodes:
+    named = copy_graph(generator.gm)
+    for node in named.graph.nodes:
         if isinstance(node.target, OpOverload):
             node.meta["original_aten"] = node.target
-    source = generator.program(told, [node.meta["val"] for node in placeholders(told)]).source
+    source = generator.program(named, [node.meta["val"] for node in placeholders(named)]).source
     wanted = {".".join(str(node.target).split(".")[:2]) for node in part.nodes}
-    names, told_names, ops = DEFINED.findall(program.source), DEFINED.findall(source), set[str]()
+    names, renamed, ops = DEFINED.findall(program.source), DEFINED.findall(source), set[str]()
     for line in source.splitlines():
         if listed := ATEN_OPS.search(line):
             ops = {op.strip() for op in listed.group(1).split(",")}
             continue
         kernel = next(
-            (name for name in told_names if line.strip().startswith((f"{name}(", f"{name}.run("))), ""
+            (name for name in renamed if line.strip().startswith((f"{name}(", f"{name}.run("))), ""
         )
-        if kernel and wanted <= ops and len(names) == len(told_names):
-            return names[told_names.index(kernel)]
+        if kernel and wanted <= ops and len(names) == len(renamed):
+            return names[renamed.index(kernel)]
     return ""
