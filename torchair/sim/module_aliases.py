@@ -1,5 +1,5 @@
-"""Modules of the simulated device under the names that users import them by: `torch_npu`, `torch.npu` and
-what is below them. They are the same objects under both names.
+"""Provide the modules of the simulated device under their public names: `torch_npu`, `torch.npu` and their
+submodules. Both names refer to the same module objects.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ HOMES = {
     PLUGIN: "torchair.sim.plugin",
     "torch.npu": "torchair.sim.npu",
 }
-"""Where the modules of a name are, the longer of two names first."""
+"""Public prefix and the package of its modules, the longer of two prefixes first."""
 
 
 class Names(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds them when they are imported."""
+    """Find these modules on import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -37,15 +37,15 @@ class Names(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """The module itself, which stays what it is."""
+        """Return the existing module."""
         home = home_of(spec.name)
-        assert home is not None, "it was found"
+        assert home is not None, "the finder found this module"
         module = importlib.import_module(home)
         spec.loader_state = (module.__spec__, getattr(module, "__path__", None))
         return module
 
     def exec_module(self, module: Any) -> None:
-        """It ran when it was imported; Python's import has given it the spec of its other name."""
+        """Restore the original spec: the module ran before, and Python's import replaced its spec."""
         spec = module.__spec__
         own, path = spec.loader_state
         module.__spec__ = own
@@ -56,7 +56,7 @@ class Names(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def home_of(name: str) -> str | None:
-    """`torch_npu.contrib` -> `torchair.sim.plugin.contrib`."""
+    """Return the real name: `torch_npu.contrib` -> `torchair.sim.plugin.contrib`."""
     for alias, home in HOMES.items():
         if name == alias or name.startswith(f"{alias}."):
             return home + name.removeprefix(alias)
@@ -64,15 +64,15 @@ def home_of(name: str) -> str | None:
 
 
 def missing(module: str, name: str, *next_steps: str) -> AttributeError:
-    """What a module lacks, told by the name that users know it by."""
+    """Return the error for a missing attribute, with the public name of the module."""
     home = max((home for home in HOMES.values() if f"{module}.".startswith(f"{home}.")), key=len)
     known = next(alias for alias in HOMES if HOMES[alias] == home) + module.removeprefix(home)
-    steps = "; ".join([f"dir({known}) lists what it has", *next_steps])
+    steps = "; ".join([f"dir({known}) lists its attributes", *next_steps])
     return AttributeError(f"module {known!r} of the simulated device has no attribute {name!r}: {steps}")
 
 
 def tell_missing(package: str) -> None:
-    """From now on the modules below a package tell what they lack."""
+    """Make modules below a package report missing attributes by their public name."""
     for module, loaded in list(sys.modules.items()):
         if module.startswith(f"{package}.") and "__getattr__" not in vars(loaded):
             vars(loaded)["__getattr__"] = partial(_refuse, module)
@@ -83,6 +83,6 @@ def _refuse(module: str, name: str) -> NoReturn:
 
 
 def give_names() -> None:
-    """From now on they are found."""
+    """Install the finder."""
     if not any(isinstance(finder, Names) for finder in sys.meta_path):
         sys.meta_path.insert(0, Names())

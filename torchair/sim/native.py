@@ -1,4 +1,4 @@
-"""The C++ part of the simulated device: built once, loaded from then on."""
+"""Build and load the C++ part of the simulated device."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ EXTENSION = Extension("torchair_sim", FOLDER / "shim.cpp", tuple(sorted(FOLDER.g
 
 @cache
 def shim() -> Any:
-    """The extension, which is compiled the first time on a machine, in a minute; what Python can do of it
-    where that fails.
+    """Return the extension, which is compiled once per machine (about a minute), or the Python replacement if
+    that fails.
     """
     try:
         path = EXTENSION.library()

@@ -480,7 +480,7 @@ def test_updates_that_do_not_fit() -> None:
     with torch.npu.graph(graph, auto_dispatch_capture=True):
         made = attention([4, 7], q, k)
     for given, error, match in (
-        ([{"lengths": [1, 1]}], RuntimeError, "takes no lengths"),
+        ([{"lengths": [1, 1]}], RuntimeError, "unknown keys .*: lengths"),
         ([{}, {}], RuntimeError, "2 entries for 1 calls"),
         ("text", TypeError, "list of dictionaries"),
         ([{"actual_seq_lengths_kv": ["a"]}], RuntimeError, "actual_seq_lengths_kv"),

@@ -238,7 +238,7 @@ def test_what_is_missing_is_told_by_the_name_that_users_know(module: str) -> Non
 
 
 def test_operators_that_are_missing_can_be_added() -> None:
-    with pytest.raises(AttributeError, match=r"torch\.library, to the namespace `npu`"):
+    with pytest.raises(AttributeError, match=r"torch\.library in the namespace `npu`"):
         torch_npu.npu_halve  # noqa: B018
     library = torch.library.Library("npu", "FRAGMENT")
     try:

@@ -174,9 +174,7 @@ def kernel_of(generator: Recompiler, program: Program, part: Subgraph) -> str:
         if listed := ATEN_OPS.search(line):
             ops = {op.strip() for op in listed.group(1).split(",")}
             continue
-        kernel = next(
-            (name for name in renamed if line.strip().startswith((f"{name}(", f"{name}.run("))), ""
-        )
+        kernel = next((name for name in renamed if line.strip().startswith((f"{name}(", f"{name}.run("))), "")
         if kernel and wanted <= ops and len(names) == len(renamed):
             return names[renamed.index(kernel)]
     return ""

@@ -1,3 +1,3 @@
-"""What `python -m torchair sim` adds to the path of processes that a script starts: `import torch_npu` works
-there, too.
+"""Hold the directory that `python -m torchair sim` adds to the path of child processes, so that
+`import torch_npu` works in them.
 """
