@@ -1,7 +1,7 @@
-"""What comes before latent attention: down and up projections of queries, the latent key with its rotary
-part, and both written into the caches.
+"""Prepare latent attention: down and up projections of queries, the latent key with its rotary part, and
+writes of both into the caches.
 
-Products of whole numbers are exact, everything else is float32; results have the dtype of `weight_uk`.
+Integer products are exact, all other arithmetic is float32; results have the dtype of `weight_uk`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torchair.ops.numerics.formats import (
     wide,
 )
 
-# Numbers that share one power of two.
+# Number of values that share a power of two.
 _BLOCK = 32
 # weight_quant_mode
 _MICROSCALED, _HIF8 = 3, 5
@@ -42,7 +42,7 @@ _BY_TILES = 3
 
 
 class Quantised(NamedTuple):
-    """Rows of small numbers, their scale for the product (or None), and the scale as it is returned."""
+    """Quantized rows, their scale for the product (or None), and the scale to return."""
 
     rows: torch.Tensor
     scale: torch.Tensor | None
@@ -50,26 +50,26 @@ class Quantised(NamedTuple):
 
 
 def powers(scale):
-    """The values of e8m0 scales, which may stand as bytes."""
+    """Return the values of e8m0 scales, which may be stored as bytes."""
     return power_of_two(scale) if scale.dtype == torch.uint8 else scale.float()
 
 
 def scaled_product(x, weight, x_scale, weight_scale):
-    """x @ weight in float32, times scales per row and per column."""
+    """Return x @ weight in float32, times scales per row and per column."""
     y = wide(product(x, weight))
     y = y if x_scale is None else y * wide(x_scale).reshape(*y.shape[:-1], 1)
     return y if weight_scale is None else y * wide(weight_scale).reshape(-1)
 
 
 def microscaled_product(x, weight, x_scale, weight_scale):
-    """The same with a power of two for every 32 values: x [T, K/32], weight [N, K/32]."""
+    """Return the product with a power of two for every 32 values: x [T, K/32], weight [N, K/32]."""
     left = wide(x) * powers(x_scale).reshape(*x.shape[:-1], -1).repeat_interleave(_BLOCK, -1)
     right = wide(weight) * powers(weight_scale).repeat_interleave(_BLOCK, -1).mT
     return left @ right
 
 
 def quantised_latent(cq, weight, smooth, mode) -> Quantised:
-    """The latent query as the up projection takes it: as it is, or quantised like the weight."""
+    """Return the latent query for the up projection: unchanged, or quantized like the weight."""
     if mode == _MICROSCALED:
         stored, scale = mx(cq, E4M3)
         flat = scale.flatten(-2)[..., : cq.shape[-1] // _BLOCK]
@@ -82,12 +82,12 @@ def quantised_latent(cq, weight, smooth, mode) -> Quantised:
 
 
 def numbers_of(rows):
-    """Bytes are hifloat8."""
+    """Decode hifloat8 bytes."""
     return load(rows) if rows.dtype == torch.uint8 else rows
 
 
 def tokens_of(x):
-    """[B, S, …] or [T, …] as [T, …]."""
+    """Reshape [B, S, …] or [T, …] to [T, …]."""
     return x.flatten(0, 1) if x.ndim == 3 else x
 
 
@@ -95,16 +95,16 @@ def tokens_of(x):
 
 
 def token_places(index, cache, mode, shape, ends):
-    """The slot of every token; modes with BLK name only the first slot of each page."""
+    """Return the slot of every token; modes with BLK have only the first slot of each page."""
     if "BLK" not in mode:
         return index
     rows = cache.shape[1]
     if len(shape) == 3:
         return token_slots(index, shape[0], shape[1], rows)
     ends = numbers(ends, cache.device)
-    assert ends is not None, "pages of packed tokens are found by the ends of sequences"
+    assert ends is not None, "paged modes with packed tokens need the ends of sequences"
     where = packed(shape[0], ends)
-    assert where.sequence is not None and where.valid is not None, "packed tokens know their sequence"
+    assert where.sequence is not None and where.valid is not None, "packed tokens have a sequence"
     position, sequence, valid = (x.squeeze(0) for x in (where.position, where.sequence, where.valid))
     pages = -(-torch.diff(ends, prepend=ends.new_zeros(1)) // rows)
     first = (pages.cumsum(0) - pages)[sequence.clamp(max=ends.shape[0] - 1)]
@@ -113,7 +113,7 @@ def token_places(index, cache, mode, shape, ends):
 
 
 def written(cache, tokens, index, mode, shape, ends):
-    """The cache with rows [T, D] at their places; without an index it holds these tokens alone."""
+    """Return the cache with rows [T, D] at their slots; without an index, the cache is these tokens."""
     if index is None:
         return tokens.to(cache.dtype).reshape(cache.shape)
     slots = token_places(index, cache, mode, shape, ends)
@@ -123,17 +123,19 @@ def written(cache, tokens, index, mode, shape, ends):
 
 
 def kind_of(cache):
-    """The type of a cache; bytes are hifloat8."""
+    """Return the type of a cache; bytes are hifloat8."""
     return HIF8 if cache.dtype == torch.uint8 else dtypes.to_ge(cache.dtype)
 
 
 def as_stored(x, scale, cache):
-    """round(x · scale) in the cache's type, or x in its dtype."""
+    """Return round(x · scale) in the type of the cache, or x in its dtype."""
     return x.to(cache.dtype) if scale is None else static(x, scale.reshape(-1), None, kind_of(cache))
 
 
 def tiled_rows(c, rope, clip, tile_size, kind):
-    """Rows of bytes: quantised tiles, the rotary part if there is one here, the tiles' float32 scales."""
+    """Return rows of bytes: quantized tiles, the optional rotary part, and the float32 scales of
+    the tiles.
+    """
     by_tile = c.unflatten(-1, (-1, tile_size))
     peak = by_tile.abs().amax(-1, keepdim=True)
     if clip is not None:
@@ -155,10 +157,10 @@ def prolog(
     query_norm_flag=False, weight_mode=0, cache_quant_mode=0, rope_beside=False, tile_size=128,
     factors=(1.0, 1.0),
 ):  # fmt: skip
-    """(query, query_rope, kv_cache, kr_cache, scale of the query, latent query, its scale).
+    """Return (query, query_rope, kv_cache, kr_cache, scale of the query, latent query, its scale).
 
-    `scales` are those of x and the three weights, `quant_scales` those of the two caches, `factors` multiply
-    the latent query and key.
+    `scales` belong to x and the three weights, `quant_scales` to the two caches; `factors` multiply the
+    latent query and key.
     """
     x_scale, *weight_scales = scales
     multiply = microscaled_product if weight_mode == _MICROSCALED else scaled_product
@@ -199,7 +201,7 @@ def prolog(
 
 
 def returned_latent(latent: Quantised, shape, dtype, wanted):
-    """(latent query, its scale); empty where they are not wanted or there is no scale."""
+    """Return (latent query, its scale); empty if they are not requested or there is no scale."""
     if not wanted:
         return latent.rows.new_empty(0, dtype=dtype), latent.rows.new_empty(0, dtype=torch.float32)
     rows = latent.rows if latent.returned is not None else latent.rows.to(dtype)
@@ -208,12 +210,12 @@ def returned_latent(latent: Quantised, shape, dtype, wanted):
 
 
 def small_kind(x):
-    """The type of a quantised query: that of x if it is a small one."""
+    """Return the type of a quantized query: that of x if it is a small one."""
     return dtypes.to_ge(x.dtype) if x.dtype.itemsize == 1 else INT8
 
 
 def _first_versions(outputs, can_quantise):
-    """The first two versions of the op: this many outputs, and whether queries are ever int8."""
+    """Define the first two versions of the op, by the number of outputs and whether queries can be int8."""
 
     def mla_prolog(
         token_x, weight_dq, weight_uq_qr, weight_uk, weight_dkv_kr, rmsnorm_gamma_cq, rmsnorm_gamma_ckv,
@@ -233,7 +235,7 @@ def _first_versions(outputs, can_quantise):
     return mla_prolog
 
 
-# (query, query_rope, kv_cache, kr_cache), and with the scale of the query, int8 where x and the cache are.
+# (query, query_rope, kv_cache, kr_cache), and the scale of the query, which is int8 if x and the cache are.
 mla_prolog, mla_prolog_with_scale = _first_versions(4, False), _first_versions(5, True)
 
 
@@ -245,7 +247,7 @@ def mla_prolog_v3(
     query_norm_flag=False, weight_quant_mode=0, kv_cache_quant_mode=0, query_quant_mode=0, ckvkr_repo_mode=0,
     quant_scale_repo_mode=0, tile_size=128, qc_qr_scale=1.0, kc_scale=1.0,
 ):  # fmt: skip
-    """With more ways to quantise, and the latent query with its scale. Scales of tiles stand beside them."""
+    """Prepare latent attention with more quantization modes; returns the latent query with its scale, too."""
     return prolog(
         token_x, weight_dq, weight_uq_qr, weight_uk, weight_dkv_kr, rmsnorm_gamma_cq, rmsnorm_gamma_ckv,
         rope_sin, rope_cos, cache_index, kv_cache, kr_cache,
@@ -259,7 +261,7 @@ def mla_prolog_v3(
 
 
 def _loaded(x, code):
-    """The numbers of hifloat8 data, which only their code tells."""
+    """Decode hifloat8 data, which only a type code identifies."""
     return load(x) if ir_type(code) == HIF8 else x
 
 
@@ -271,7 +273,7 @@ _WRITES = {"kv_cache": 2, "kr_cache": 3}
 
 
 def _rows(op, **kind):
-    """Two rows: the IR does not say that bytes are hifloat8."""
+    """Return two rows, because the IR cannot express that bytes are hifloat8."""
     return (
         NpuOp(
             op, "", mla_prolog_v3, _CODED, ignored=_CODES, **kind,

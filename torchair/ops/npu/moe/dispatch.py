@@ -1,8 +1,8 @@
-"""Rows to their experts and back, where one process holds all experts or each rank of a group some.
+"""Send rows to their experts and back, with all experts in one process or some on each rank of a group.
 
-Every rank gathers what all ranks have and takes the rows of its experts, ordered by (expert, source rank,
-token); what lies behind the last row that is used is 0. On the way back every rank gathers the rows of all
-experts and takes its own. So no size depends on data. Rows travel as they are: `comm_quant_mode` is a hint.
+Every rank gathers the rows of all ranks and selects those of its experts, ordered by (expert, source rank,
+token); rows after the last used one are 0. On the way back, every rank gathers the rows of all experts and
+selects its own. So no size depends on data. Rows are sent unchanged: `comm_quant_mode` is a hint.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torchair.ops.npu.dense.norm import normalised
 from torchair.ops.npu.moe.routing import expert_counts, placed
 from torchair.ops.numerics.formats import INT8, dynamic, ir_type, static, wide
 
-# Words of the note that goes with a row: the rank, token and slot it comes from, then zeros.
+# Words of the note for each row: rank, token and slot of its origin, then zeros.
 _WORDS = 128
 
 
 def is_sent(expert_ids, active_mask, experts):
-    """Which entries (token, slot) go to an expert: [n, k]; special experts have numbers past the others."""
+    """Return the entries (token, slot) that go to an expert: [n, k]; special experts have higher numbers."""
     sent = (expert_ids >= 0) & (expert_ids < experts)
     if active_mask is None:
         return sent
@@ -30,34 +30,34 @@ def is_sent(expert_ids, active_mask, experts):
 
 
 def is_active(expert_ids, active_mask):
-    """Which tokens go to shared experts: [n]."""
+    """Return the tokens that go to shared experts: [n]."""
     if active_mask is None:
         return torch.ones_like(expert_ids[:, 0], dtype=torch.bool)
     return active_mask.bool().any(1) if active_mask.ndim == 2 else active_mask.bool()
 
 
 def filled(x, rows, value=0):
-    """The first dim filled up, or cut, to so many rows."""
+    """Pad or cut the first dim to `rows` rows."""
     return F.pad(x, (*(0, 0) * (x.ndim - 1), 0, rows - x.shape[0]), value=value)
 
 
 def tokens_of_a_rank(own, global_bs, ranks):
-    """How many tokens a rank has at most: as many as this one, or a part of what all have together."""
+    """Return the maximum number of tokens of a rank: that of this rank, or its share of the global batch."""
     if not global_bs:
         return own
     tokens = global_bs // ranks
     if tokens < own:
         raise BadGroup(
-            "a rank has more tokens than its part of global_bs",
+            "a rank has more tokens than its share of global_bs",
             got=f"{own} tokens   global_bs {global_bs}   {ranks} ranks",
-            next="give the largest number of tokens of any rank, times the ranks",
+            next="set global_bs to the largest number of tokens of any rank, times the ranks",
         )
     return tokens
 
 
 def asked_here(expert_ids, active_mask, held: Holders, tokens):
-    """Which expert of this rank each entry of all ranks asks for, or how many are here: [ranks · tokens, k],
-    for a shared expert [ranks · tokens, 1].
+    """Return which expert of this rank each entry of all ranks selects, or the number of local experts if
+    none: [ranks · tokens, k], for a shared expert [ranks · tokens, 1].
     """
     experts = held.experts
     asked = torch.where(is_sent(expert_ids, active_mask, experts), expert_ids.to(torch.int64), experts)
@@ -74,12 +74,12 @@ def asked_here(expert_ids, active_mask, held: Holders, tokens):
 
 
 def scales_here(scales, held: Holders, expert):
-    """The scale of each row's expert; a table [experts, H] may begin with shared ones."""
+    """Return the scale of each row's expert; a table [experts, H] may begin with shared experts."""
     if scales is None or scales.ndim == 1:
         return scales
     if held.is_shared and scales.shape[0] == held.experts:
         raise UnsupportedOp(
-            "quantising the rows of a shared expert",
+            "quantizing the rows of a shared expert with these scales",
             got=f"scales {list(scales.shape)}",
             near=f"scales of {held.shared} shared experts and {held.experts} others",
         )
@@ -90,7 +90,9 @@ def scales_here(scales, held: Holders, expert):
 def dispatched(
     x, expert_ids, scales, active_mask, expert_scales, held: Holders, *, quant_mode, global_bs, counts_type
 ):
-    """(rows, scales, rows per expert, ends per expert and source, weights, entries, tokens of a rank)."""
+    """Return (rows, scales, rows per expert, ends per expert and source, weights, entries, tokens
+    of a rank).
+    """
     if quant_mode not in (0, 1, 2):
         raise UnsupportedOp(f"dispatching with quant_mode {quant_mode}", near="0, 1 and 2")
     tokens = tokens_of_a_rank(x.shape[0], global_bs, held.ranks)
@@ -113,7 +115,7 @@ def dispatched(
 
 
 def quantised_rows(rows, scale, mode):
-    """(rows, a scale for each): as they are, times a scale, or by their largest magnitude."""
+    """Return (rows, a scale for each): unchanged, times a scale, or by their largest magnitude."""
     if mode == 1:
         rows = static(rows, scale, None, INT8)
     elif mode == 2:
@@ -122,7 +124,7 @@ def quantised_rows(rows, scale, mode):
 
 
 def weights_here(expert_scales, held: Holders, tokens, known, used):
-    """The weight of each row; rows of shared experts count whole."""
+    """Return the weight of each row; rows of shared experts have weight 1."""
     if expert_scales is None:
         return torch.zeros(known.shape[0], device=known.device)
     everyone = held.gather(filled(wide(expert_scales), tokens)).flatten()
@@ -130,7 +132,7 @@ def weights_here(expert_scales, held: Holders, tokens, known, used):
 
 
 def places_inside(expert_ids, active_mask, experts):
-    """The place of each entry of this rank among those that it sends to the same expert: [n · k]."""
+    """Return the index of each entry of this rank among its entries for the same expert: [n · k]."""
     sent = is_sent(expert_ids, active_mask, experts).flatten()
     flat = torch.where(sent, expert_ids.flatten().to(torch.int64), experts)
     _, order = flat.sort(stable=True)
@@ -143,7 +145,9 @@ def moe_distribute_dispatch(
     moe_expert_num, group_tp="", tp_world_size=0, tp_rank_id=0, expert_shard_type=0, shared_expert_num=1,
     shared_expert_rank_num=0, quant_mode=0, global_bs=0, expert_token_nums_type=1,
 ):  # fmt: skip
-    """(rows, their scales, place of each entry inside its expert, rows per expert, ends, zeros, weights)."""
+    """Return (rows, their scales, index of each entry in its expert, rows per expert, ends, zeros,
+    weights).
+    """
     held = holders(
         group_ep, ep_world_size, ep_rank_id, moe_expert_num, tp_world_size, shared_expert_num,
         shared_expert_rank_num, expert_shard_type,
@@ -164,7 +168,7 @@ def moe_distribute_dispatch_v2(
     expert_token_nums_type=1, comm_alg="", zero_expert_num=0, copy_expert_num=0, const_expert_num=0,
     y_dtype=0,
 ):  # fmt: skip
-    """The same with a note for each row of where it comes from, instead of places."""
+    """Dispatch with a note of the origin of each row, instead of indices."""
     held = holders(
         group_ep, ep_world_size, ep_rank_id, moe_expert_num, tp_world_size, shared_expert_num,
         shared_expert_rank_num, expert_shard_type, elastic_info,
@@ -179,7 +183,7 @@ def moe_distribute_dispatch_v2(
 
 
 def notes_of(entries, tokens, slots, held: Holders):
-    """Rank, token and slot of each row; shared experts have slots behind the others."""
+    """Return rank, token and slot of each row; shared experts have slots after the others."""
     kinds = 1 if held.is_shared else slots
     token, slot = entries // kinds, entries % kinds
     slot = slot + slots + held.first if held.is_shared else slot
@@ -191,8 +195,8 @@ def notes_of(entries, tokens, slots, held: Holders):
 
 
 def by_places(expand_x, expert_ids, places, ends, active_mask, held: Holders, tokens):
-    """The row of each entry [n, k, H], 0 for entries that were not sent, and of each shared expert
-    [n, shared, H], from the places of entries inside their experts.
+    """Return the row of each entry [n, k, H], 0 for entries that were not sent, and of each shared expert
+    [n, shared, H], from the indices of entries in their experts.
     """
     slots, ranks = expert_ids.shape[1], held.ranks
     capacity = held.most_rows(tokens, slots) if ranks > 1 else expand_x.shape[0]
@@ -215,7 +219,7 @@ def by_places(expand_x, expert_ids, places, ends, active_mask, held: Holders, to
 
 
 def by_notes(expand_x, expert_ids, notes, ends, held: Holders, tokens):
-    """The same from the notes of rows."""
+    """Return the rows like `by_places`, from their notes."""
     rows = expand_x.shape[0]
     n, slots = expert_ids.shape
     note = notes[: rows * _WORDS].reshape(rows, _WORDS)[:, :3].to(torch.int64)
@@ -234,7 +238,7 @@ def by_notes(expand_x, expert_ids, notes, ends, held: Holders, tokens):
 
 
 def special(parts, expert_ids, ori_x, constants, experts, numbers):
-    """Entries of special experts: 0, the token itself, or alpha1 · token + alpha2 · v."""
+    """Return the entries of special experts: 0, the token itself, or alpha1 · token + alpha2 · v."""
     zero, copy, const = numbers
     if zero + copy + const == 0:
         return parts
@@ -254,7 +258,7 @@ def special(parts, expert_ids, ori_x, constants, experts, numbers):
 
 
 def summed(parts, expert_scales, shared_rows, shared, active_mask, dtype):
-    """Weighted rows of each token, and what shared experts made of it: of other ranks, and here."""
+    """Return each token's weighted rows plus the results of shared experts, on other ranks and local."""
     parts = parts * wide(expert_scales).unsqueeze(-1)
     if active_mask is not None and active_mask.ndim == 2:
         parts = torch.where(active_mask.bool().unsqueeze(-1), parts, 0.0)
@@ -271,7 +275,7 @@ def moe_distribute_combine(
     moe_expert_num, group_tp="", tp_world_size=0, tp_rank_id=0, expert_shard_type=0, shared_expert_num=1,
     shared_expert_rank_num=0, global_bs=0, out_dtype=0, comm_quant_mode=0, group_list_type=0,
 ):  # fmt: skip
-    """The weighted sum of each token's rows."""
+    """Return the weighted sum of each token's rows."""
     return combined_with_shared(
         expand_x, expert_ids, expand_idx, ep_send_counts, expert_scales, x_active_mask, None,
         group_ep=group_ep, ep_world_size=ep_world_size, ep_rank_id=ep_rank_id, moe_expert_num=moe_expert_num,
@@ -285,7 +289,7 @@ def combined_with_shared(
     group_ep, ep_world_size, ep_rank_id, moe_expert_num, tp_world_size, expert_shard_type, shared_expert_num,
     shared_expert_rank_num, global_bs,
 ):  # fmt: skip
-    """The same on top of what a shared expert made."""
+    """Return the weighted sum plus the result of a shared expert."""
     held = holders(
         group_ep, ep_world_size, ep_rank_id, moe_expert_num, tp_world_size, shared_expert_num,
         shared_expert_rank_num, expert_shard_type,
@@ -304,7 +308,7 @@ def moe_distribute_combine_v2(
     comm_quant_mode=0, group_list_type=0, comm_alg="", zero_expert_num=0, copy_expert_num=0,
     const_expert_num=0,
 ):  # fmt: skip
-    """The weighted sum of each token's rows by their notes, with special experts."""
+    """Return the weighted sum of each token's rows by their notes, with special experts."""
     held = holders(
         group_ep, ep_world_size, ep_rank_id, moe_expert_num, tp_world_size, shared_expert_num,
         shared_expert_rank_num, expert_shard_type, elastic_info,
@@ -325,7 +329,7 @@ def moe_distribute_combine_add_rms_norm(
     shared_expert_rank_num=0, global_bs=0, out_dtype=0, comm_quant_mode=0, group_list_type=0, comm_alg="",
     norm_eps=1e-6, zero_expert_num=0, copy_expert_num=0, const_expert_num=0,
 ):  # fmt: skip
-    """(norm, rstd, sum) of the combined rows and a residual [n, 1, H]."""
+    """Return (norm, rstd, sum) of the combined rows and a residual [n, 1, H]."""
     rows = moe_distribute_combine_v2(
         wide(expand_x), expert_ids, assist_info, ep_send_counts, expert_scales, None, x_active_mask, None,
         None, None, None, shared_expert_x, elastic_info, ori_x, const_expert_alpha_1, const_expert_alpha_2,
@@ -340,7 +344,7 @@ def moe_distribute_combine_add_rms_norm(
     return y.to(residual_x.dtype), rstd, x.to(residual_x.dtype)
 
 
-# How rows travel to other ranks.
+# Hints on how rows are sent to other ranks.
 _TRAVEL = (
     "group_tp", "tp_rank_id", "tp_send_counts", "expand_scales", "activation_scale", "weight_scale",
     "group_list", "out_dtype", "comm_quant_mode", "group_list_type",
