@@ -226,9 +226,7 @@ class ComparisonBackend:
         return comparison
 
     def _keep(self, args: Sequence[Any]) -> None:
-        """Save tensors that a function reaches by a closure or global, which are not copies, to
-        restore them.
-        """
+        """Save tensors that a function reaches by closures or globals, which are not copied."""
         known = {id(tensor) for tensor, _ in self.kept}
         others = [arg for arg in args if isinstance(arg, torch.Tensor) and id(arg) not in self.own]
         tensors = [arg for arg in others if id(arg) not in known]

@@ -66,9 +66,7 @@ class Comparison:
         return self.first is None
 
     def save(self, path: str | Path) -> Path:
-        """Write the script that reproduces the mismatch, or the report if there is none. Only the owner can
-        read the file.
-        """
+        """Write the script that reproduces the mismatch, else the report. Only the owner can read it."""
         path = Path(path)
         write_text(path, self.script or f'"""{self}"""\n', PRIVATE_MODE)
         path.chmod(PRIVATE_MODE)

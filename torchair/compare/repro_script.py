@@ -181,9 +181,7 @@ def _text(value: Any) -> str:
 
 
 def _inputs(comparison: StageComparison, part: Subgraph, values: list[Any]) -> list[str]:
-    """Return the inputs as expressions: noise if it reproduces the mismatch, otherwise the bytes, if there
-    are not too many.
-    """
+    """Return the inputs as expressions: noise if that reproduces the mismatch, else limited bytes."""
     assert comparison.wrong is not None, "a mismatch was found"
     generator = torch.Generator().manual_seed(0)
     count = len(part.inputs)

@@ -78,9 +78,7 @@ class ComparisonOptions:
 
 @dataclass(frozen=True)
 class StageRow:
-    """One stage of one graph, with the errors of its outputs. `eager` is the error of eager, if the float64
-    reference was computed.
-    """
+    """One stage of one graph, with its errors and those of eager against the float64 reference."""
 
     graph: str
     stage: str
@@ -123,9 +121,7 @@ def _has_gaps(node: fx.Node) -> bool:
 
 
 def wrong_fake_kernel(gm: fx.GraphModule, values: Values) -> LocatedMismatch | None:
-    """Return the first op with another dtype or size than its fake kernel returns, because compiled code
-    depends on it.
-    """
+    """Return the first op with wrong dtype or sizes in its fake kernel, which compiled code relies on."""
     for node in gm.graph.nodes:
         said, got = node.meta.get("val"), values.get(node.name)
         if (

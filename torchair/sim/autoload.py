@@ -18,9 +18,7 @@ MEMORY = "TORCHAIR_SIM_MEMORY"
 
 
 def provided() -> ModuleType:
-    """Install the device as the environment configures it, unless there is one; returns the module
-    `torch_npu`.
-    """
+    """Install the device from the environment unless there is one; returns the module `torch_npu`."""
     if not is_installed():
         devices, memory = _number(DEVICES, text_of(DEVICES)), _number(MEMORY, text_of(MEMORY))
         install(devices, text_of(BACKING), memory=memory)

@@ -14,9 +14,7 @@ from torchair.configs.compiler_config import CompilerConfig
 
 
 def compile_default(gm: fx.GraphModule, inputs: Sequence[Any], *, records: bool) -> Callable[..., Any]:
-    """Compile a graph for Dynamo. As in Inductor, `mode="reduce-overhead"` and similar modes
-    record graphs.
-    """
+    """Compile a graph for Dynamo. As in Inductor, modes like `reduce-overhead` record graphs."""
     config = CompilerConfig()
     config.engine_config.codegen = "inductor"
     if records:

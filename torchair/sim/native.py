@@ -18,9 +18,7 @@ EXTENSION = Extension("torchair_sim", FOLDER / "shim.cpp", tuple(sorted(FOLDER.g
 
 @cache
 def shim() -> Any:
-    """Return the extension, which is compiled once per machine (about a minute), or the Python replacement if
-    that fails.
-    """
+    """Return the extension, compiled once per machine (a minute), or else its Python replacement."""
     try:
         path = EXTENSION.library()
         if not path.exists():

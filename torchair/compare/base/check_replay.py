@@ -1,6 +1,4 @@
-"""Call a runner several times in a row, as user code does, to find values that a recording keeps from an
-earlier call.
-"""
+"""Call a runner repeatedly, as user code does, to find values that a recording keeps from earlier calls."""
 
 from __future__ import annotations
 
@@ -70,9 +68,7 @@ def other_inputs(runner: Runner, eager: Call, recorded: RecordedCall) -> list[An
 def _reversed(
     recorded: RecordedCall, places: Sequence[int], takes: Callable[[torch.Tensor], bool]
 ) -> list[Any]:
-    """Return copies of the arguments, some with reversed memory. Memory shared with another argument is not
-    reversed.
-    """
+    """Return copies of the arguments, some with reversed memory unless another argument shares it."""
     args = copies(recorded.args)
     tensors = {n: arg for n, arg in enumerate(args) if _memory(arg) is not None}
     chosen = {n: arg for n, arg in tensors.items() if n in places and takes(arg)}
@@ -110,9 +106,7 @@ class ReplayChecker:
         return {place: mine[place] for place in places if place < len(mine)}
 
     def call(self, values: Sequence[Any], *, holds: bool) -> tuple[Errors, Culprit | None]:
-        """Call the runner once more; returns the culprit if it is wrong or overwrites outputs of
-        earlier calls.
-        """
+        """Call the runner again; returns the culprit if it is wrong or overwrites earlier outputs."""
         wanted, args = self.recorded.run(self.eager, values), self._arguments(values)
         set_random_state(self.recorded.random)
         number = len(self.args)
@@ -155,9 +149,7 @@ class ReplayChecker:
         return EXACT, None
 
     def _hypothesis(self, got: Sequence[Any]) -> Culprit:
-        """Explain the outputs of the last call: a stale input or stale random numbers from an
-        earlier call.
-        """
+        """Explain the outputs of the last call: a stale input, or stale random numbers."""
         number = len(self.args)
         if number == 1:
             return Culprit(RECORDING, "call 1", "the program itself is right, but its runner is wrong")

@@ -1,6 +1,4 @@
-"""Record one call of a graph for repeated runs: the arguments and the random state before it, and ways to run
-a graph with them node by node.
-"""
+"""Record one call of a graph, with its random state, and run graphs with it node by node."""
 
 from __future__ import annotations
 
@@ -110,9 +108,7 @@ class RecordedCall:
 
 
 class ValueRecorder(fx.Interpreter):
-    """Run a graph node by node and keep every value as it was computed, and the random state
-    before each draw.
-    """
+    """Run a graph node by node; keep every value as computed, and the random state before draws."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
         super().__init__(gm)
@@ -145,9 +141,7 @@ def run_fx(gm: fx.GraphModule) -> Callable[[list[Any]], Any]:
 
 
 def with_lists(gm: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
-    """Return the arguments, followed by the tensors that a pass added as inputs and a runner
-    computes from them.
-    """
+    """Return the arguments, followed by inputs that a pass added and a runner computes from them."""
     made = list(args)
     for node in placeholders(gm)[len(args) :]:
         numbers = [args[value] if kind == "index" else value for kind, value in node.meta[HOST_LIST]]

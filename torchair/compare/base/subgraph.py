@@ -15,9 +15,7 @@ from torchair.compare.base.replay_call import Values
 
 @dataclass(frozen=True)
 class Subgraph:
-    """Some calls of a graph as a separate graph: `inputs` and `outputs` are nodes of the whole
-    graph, in order.
-    """
+    """Some calls of a graph as a separate graph; `inputs` and `outputs` are nodes of the whole graph."""
 
     gm: fx.GraphModule
     nodes: tuple[fx.Node, ...]

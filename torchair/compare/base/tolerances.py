@@ -137,9 +137,7 @@ def _as_double(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _same(got: torch.Tensor, want: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return which elements are equal; `a` and `b` are the values as doubles, which cannot hold
-    large integers.
-    """
+    """Return which elements are equal; the doubles `a` and `b` cannot represent large integers."""
     if got.is_floating_point() or got.is_complex() or got.is_quantized or got.layout is not torch.strided:
         return (a == b) | (a.isnan() & b.isnan())
     return got.cpu() == want.cpu()

@@ -101,9 +101,7 @@ def classify(candidate: Candidate) -> Culprit:
 
 
 def _by_own_cases(target: Any, kinds: Sequence[str], unchecked: Sequence[str]) -> Culprit:
-    """Decide without other converters, by the op's own cases: a wrong attribute is wrong in some calls, a
-    wrong kernel in all.
-    """
+    """Decide by the op's own cases: a wrong attribute is wrong in some calls, a wrong kernel in all."""
     name = describe_converter(target)
     cases = [found for case in _cases(target) if (found := _emits(target, case)) is not None]
     right = sum(not why for _, why in cases)
@@ -176,9 +174,7 @@ def _cases(target: Any) -> list[Support]:
 
 
 def _emits(target: Any, case: Support, kinds: Collection[str] = ()) -> tuple[set[str], str] | None:
-    """Return the op types that decide the result of a case, and its error; None if the case is not
-    conclusive.
-    """
+    """Return the op types that decide the result of a case, and its error; None if not conclusive."""
     try:
         made = called(target, case)
         graph, report = converted(made.gm, made.tensors)

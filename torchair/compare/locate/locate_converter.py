@@ -1,6 +1,4 @@
-"""Locate the first wrongly converted node: run each call alone on the values that eager had, so that errors
-do not propagate.
-"""
+"""Locate the first wrongly converted node: run each call alone, on the values that eager had."""
 
 from __future__ import annotations
 

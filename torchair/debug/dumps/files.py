@@ -1,6 +1,4 @@
-"""Write debug files and directories with `core/fingerprint/atomic_files.py`. If a file cannot be written,
-torchair warns and continues.
-"""
+"""Write debug files and directories; if a file cannot be written, torchair warns and continues."""
 
 from __future__ import annotations
 

@@ -44,9 +44,7 @@ class OpSummaryRow:
 
 
 def summary_text(gm: fx.GraphModule) -> str:
-    """Return the report as CSV, including sub-graphs, with a byte order mark so that spreadsheets
-    read UTF-8.
-    """
+    """Return the report as CSV, including sub-graphs, with a byte order mark for spreadsheets."""
     rows: dict[Any, OpSummaryRow] = {}
     parts = [part for part in gm.modules() if isinstance(part, fx.GraphModule)]
     for node in (node for part in parts for node in part.graph.nodes):
@@ -79,9 +77,7 @@ def status_of(target: Any) -> str:
 
 
 def _status(row: Converter) -> str:
-    """Derive the status from the source of the converter: whether it returns, and whether it
-    rejects calls.
-    """
+    """Derive the status from the source of the converter: whether it returns or rejects calls."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(row.fn)))
     except (OSError, TypeError, SyntaxError):

@@ -58,9 +58,7 @@ def main_text(inputs: Sequence[Any]) -> str:
 
 
 def views_text(layouts: Sequence[Layout | None]) -> str:
-    """Return a `kernel` that wraps the previous one and adds the results that are views of arguments and are
-    not computed by the graph.
-    """
+    """Return a wrapping `kernel` that adds results which are views of arguments."""
     left_out = [(place, item) for place, item in enumerate(layouts) if item is not None and item.is_left_out]
     if not left_out:
         return ""

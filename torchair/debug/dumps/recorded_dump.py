@@ -1,6 +1,4 @@
-"""Dump the tensors of a recorded graph: the graph copies them, and they are written after every
-call or replay.
-"""
+"""Dump the tensors of a recorded graph: it copies them, and they are written after every call."""
 
 from __future__ import annotations
 

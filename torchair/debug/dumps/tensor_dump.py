@@ -162,9 +162,7 @@ def array_of(value: Any) -> np.ndarray[Any, Any]:
 
 
 def _leaves(values: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each value with its place: `0`, or `0.1` for the second tensor of a list. Numbers stay
-    together.
-    """
+    """Yield each value with its place: `0`, or `0.1` for the second tensor of a list."""
     for index, value in enumerate(values):
         if isinstance(value, list | tuple) and any(isinstance(item, torch.Tensor) for item in value):
             yield from ((f"{index}.{inner}", item) for inner, item in _leaves(value))

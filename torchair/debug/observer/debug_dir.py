@@ -104,9 +104,7 @@ def open_model(gm: fx.GraphModule, *, captures: bool) -> ModelFiles | None:
 
 
 def open_compile(*, captures: bool) -> PhaseFiles | None:
-    """Create the directory for a graph that did not come from Dynamo; return None if debugging is
-    disabled.
-    """
+    """Create the directory for a graph without Dynamo; return None if debugging is disabled."""
     folder = _open("compile", captures)
     return None if folder is None else PhaseFiles(folder, "compile_fx")
 
@@ -130,9 +128,7 @@ class DebugLog(logging.FileHandler):
 
 
 def _log_into(path: Path) -> None:
-    """Let both loggers write to this file while the run has this directory, because both modes log
-    to both.
-    """
+    """Let the loggers of both modes write to this file while the run has this directory."""
     whole = os.path.abspath(path)
     with _opening:
         for log in (logger, capture_logger):

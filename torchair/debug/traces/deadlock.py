@@ -229,9 +229,7 @@ def write_trace(path: Path, content: Any, events: list[Event]) -> None:
 
 
 def filter_trace(path: Path, output: Path | None = None, gap: float = 0.0) -> Path:
-    """Write the tasks that order others or may compete, by default next to the trace, and print the competing
-    tasks that cannot be checked.
-    """
+    """Write ordering and competing tasks, by default next to the trace, and print unchecked ones."""
     content, events = read_trace(path)
     relevant = keep_relevant(merge_streams(events, gap))
     output = output or path.with_name(f"{path.stem}_filtered{path.suffix}")
@@ -243,9 +241,7 @@ def filter_trace(path: Path, output: Path | None = None, gap: float = 0.0) -> Pa
 
 
 def check_filtered(path: Path, cores: int, output: Path | None = None, gap: float = 0.0) -> list[Conflict]:
-    """Analyze a trace, print the conflicts and, if there are any, write the marked trace, by default next to
-    the input.
-    """
+    """Analyze a trace, print the conflicts and, if there are any, write the marked trace."""
     content, events = read_trace(path)
     relevant = merge_streams(events, gap)
     conflicts = conflicts_of(relevant, cores)
@@ -260,9 +256,7 @@ def check_filtered(path: Path, cores: int, output: Path | None = None, gap: floa
 
 
 def check_trace(path: Path, cores: int) -> list[Conflict]:
-    """Analyze the trace of a device graph, print the conflicts, and write the filtered and the marked trace
-    next to it.
-    """
+    """Analyze a device graph's trace, print conflicts, and write the filtered and the marked trace."""
     return check_filtered(filter_trace(path), cores)
 
 
@@ -283,9 +277,7 @@ def _number(value: Any, default: int = 0) -> int:
 
 
 def _says_communication(event: Event) -> bool:
-    """Return whether the additional data of the engine marks communication. It is JSON, as text or parsed,
-    under a key like `extend_info`.
-    """
+    """Return whether the engine's data (JSON, under a key like `extend_info`) mark communication."""
     for key, value in _args(event).items():
         if "".join(filter(str.isalpha, key)).lower().startswith("ext"):
             with contextlib.suppress(ValueError):

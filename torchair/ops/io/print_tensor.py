@@ -110,9 +110,7 @@ def number_text(value: bool | int | float) -> str:
 
 
 def on_host(tensors: Sequence[torch.Tensor], act: Callable[[list[torch.Tensor]], None]) -> None:
-    """Call `act` with the values of the tensors on the host: immediately or, while a device graph is
-    recorded, at every replay.
-    """
+    """Call `act` with the values on the host: immediately, or at every replay of a recording."""
     device = next((x.device for x in tensors if x.device.type != "cpu"), None)
     row = None if device is None else get_device(device)
     if row is None or row.why_no_graphs() is not None or not row.is_capturing():

@@ -1,6 +1,4 @@
-"""Provide the `npu` operator library: one module per family, registered unless `torch_npu`
-provides the ops.
-"""
+"""Provide the `npu` operator library, one module per family, unless `torch_npu` provides the ops."""
 
 from __future__ import annotations
 

@@ -273,9 +273,7 @@ def dynamic(
 
 
 def asymmetric(x: torch.Tensor, kind: int, dims: Any = -1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return (stored values, scale, offset), x ≈ (values - offset) · scale; the range of x covers
-    the type's.
-    """
+    """Return (stored values, scale, offset), x ≈ (values - offset) · scale, covering the range of x."""
     low, high = INTEGER_RANGE[kind]
     top = wide(x).amax(dims, keepdim=True)
     scale = (top - wide(x).amin(dims, keepdim=True)) / (high - low)
@@ -332,9 +330,7 @@ def blocked(x: torch.Tensor, block: int) -> torch.Tensor:
 
 
 def paired(scale: torch.Tensor, axis: int) -> torch.Tensor:
-    """Return scales of blocks (last dim) as pairs of bytes: `axis` counts pairs, a trailing dim of
-    2 the members.
-    """
+    """Return scales of blocks as pairs of bytes: `axis` counts pairs, a last dim of 2 the members."""
     bytes_ = F.pad(scale, (0, scale.shape[-1] % 2)).to(torch.uint8)
     return bytes_.unflatten(-1, (-1, 2)).movedim(-2, axis)
 

@@ -42,9 +42,7 @@ def _dense(dtype: torch.dtype) -> Callable[[nn.Module], bool]:
 
 @dataclass(frozen=True)
 class LayoutRule:
-    """Layout of the weights of a module class, which is given by name because its package may not
-    be installed.
-    """
+    """Layout of the weights of a module class, given by name because its package is optional."""
 
     package: str
     name: str

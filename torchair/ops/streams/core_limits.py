@@ -1,6 +1,4 @@
-"""Limit the resources of a block of ops: number of cores, determinism of kernels. The old limits are restored
-afterwards.
-"""
+"""Limit the cores and the determinism of a block of ops, and restore the limits afterwards."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ def is_limit(attributes: Mapping[str, str]) -> bool:
 
 @contextmanager
 def limited(attributes: Mapping[str, str], module: Any, stream: Any = None) -> Iterator[None]:
-    """Apply the core limits and the determinism of a scope to a device module, for a stream or the
-    current one.
-    """
+    """Apply core limits and determinism of a scope to a device module, for a stream or the current."""
     cores, level = cores_of(attributes), attributes.get(LEVEL)
     with ExitStack() as stack:
         if cores is not None:

@@ -53,9 +53,7 @@ def packed(node: fx.Node) -> tuple[list[fx.Node], str]:
 
 
 def take_turns(graph: fx.Graph) -> int:
-    """Turn all calls with side effects into writes into one tensor and return their number. Needs
-    fake values.
-    """
+    """Turn calls with side effects into writes into one tensor; returns their number."""
     calls = [node for node in graph.nodes if node.target in OPS]
     if not calls:
         return 0

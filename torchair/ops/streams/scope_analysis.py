@@ -25,9 +25,7 @@ ACTING = frozenset(
 
 
 def walk(graph: fx.Graph) -> Iterator[tuple[fx.Node, tuple[fx.Node, ...]]]:
-    """Yield every node with the first nodes of the scopes around it, outermost first; both ends
-    are outside.
-    """
+    """Yield every node with the first nodes of its scopes, outermost first; both ends are outside."""
     opened: list[fx.Node] = []
     for node in graph.nodes:
         if node.target in stream_ops.EXIT and opened:
@@ -50,9 +48,7 @@ def blocks(graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
 
 
 def drop_scopes(gm: fx.GraphModule) -> bool:
-    """Remove scopes and synchronization; the order of the graph replaces them. Return whether
-    there were any.
-    """
+    """Remove scopes and synchronization, which graph order replaces; returns whether there were any."""
     found = [node for node in gm.graph.nodes if node.target in stream_ops.ALL]
     for node in reversed(found):
         if not node.users:

@@ -1,6 +1,4 @@
-"""Implement the ops of `torch.nn.SyncBatchNorm`, which torch has only for devices. Sums are over all dims
-except the second.
-"""
+"""Implement the ops of `torch.nn.SyncBatchNorm`. Sums are over all dims except the second."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Store the switches of the hardware's compiler. They can be read, but have no effect on the
-simulated device.
-"""
+"""Store the switches of the hardware's compiler, which have no effect on the simulated device."""
 
 from __future__ import annotations
 

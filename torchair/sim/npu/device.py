@@ -87,9 +87,7 @@ class device:
 
 
 class device_of(device):
-    """Context manager that selects the device of a tensor; a tensor of another device type changes
-    nothing.
-    """
+    """Context manager that selects the device of an npu tensor; other tensors change nothing."""
 
     def __init__(self, obj: Any) -> None:
         super().__init__(obj.device.index if obj.device.type == "npu" else -1)

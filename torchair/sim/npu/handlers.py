@@ -190,9 +190,7 @@ def _handled_name(func: Any) -> str | None:
 def give_again(
     records: Sequence[Any], given: Any, begin: Callable[[Any], None], end: Callable[[], None]
 ) -> None:
-    """Capture each call of a graph again with new numbers: one dictionary per call in order, or
-    one for all.
-    """
+    """Capture each call again with new numbers: one dictionary per call in order, or one for all."""
     inputs = [given] if isinstance(given, dict) else list(given) if isinstance(given, list | tuple) else None
     if inputs is None or not all(isinstance(each, dict) for each in inputs):
         raise TypeError(f"cpu_update_input must be a list of dictionaries, got {given!r}")

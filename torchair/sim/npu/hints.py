@@ -1,6 +1,4 @@
-"""Accept settings that have an effect only on the hardware: check and store them, and log that they have no
-effect.
-"""
+"""Check, store and log settings that have an effect only on the hardware."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ matmul, conv = Precision("matmul", False), Precision("conv", True)
 
 
 def set_sync_debug_mode(debug_mode: int | str) -> None:
-    """Set the mode that reports synchronizing calls on the hardware. Here work runs synchronously, so that no
-    call waits.
-    """
+    """Set the mode that reports synchronizing calls on the hardware. Here no call waits."""
     known = MODES.get(debug_mode) if isinstance(debug_mode, str) else debug_mode
     if known is None or isinstance(known, bool) or known not in MODES.values():
         raise RuntimeError(f"expected one of {', '.join(MODES)}, or 0, 1, 2, got {debug_mode!r}")

@@ -1,3 +1,1 @@
-"""Hold the directory that `python -m torchair sim` adds to the path of child processes, so that
-`import torch_npu` works in them.
-"""
+"""Hold the directory with which child processes of `python -m torchair sim` find `torch_npu`."""

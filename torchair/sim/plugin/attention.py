@@ -170,9 +170,7 @@ def rotary_embedding(
     positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor, head_size: int,
     cos_sin_cache: torch.Tensor, is_neox_style: bool,
 ) -> None:  # fmt: skip
-    """Rotate query and key in place with rows of the cache: cosines, then sines. Pairs are halves of a head,
-    or neighbors.
-    """
+    """Rotate query and key in place by cached cosines and sines; pairs are halves or neighbors."""
     cos, sin = (part.unsqueeze(1).float() for part in cos_sin_cache[positions.flatten()].chunk(2, -1))
     width = 2 * cos.shape[-1]
     for x in (query, key):

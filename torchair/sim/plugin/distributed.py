@@ -34,9 +34,7 @@ def all_gather_into_tensor_uneven(
     group: Any = None,
     async_op: bool = False,
 ) -> Any:
-    """Gather the concatenated parts of all processes; `output_split_sizes` has the number of rows
-    of each part.
-    """
+    """Gather the parts of all processes; `output_split_sizes` has the number of rows of each part."""
     parts = _parts(output_tensor, output_split_sizes, group)
     mine = parts[distributed.get_rank(group)]
     assert mine.shape == input_tensor.shape, (
@@ -58,9 +56,7 @@ def reduce_scatter_tensor_uneven(
     group: Any = None,
     async_op: bool = False,
 ) -> Any:
-    """Reduce the inputs over all processes and return this process's part; `input_split_sizes` has
-    the row counts.
-    """
+    """Reduce the inputs and return this process's part; `input_split_sizes` has the row counts."""
     whole = input_tensor.clone()
     mine = _parts(whole, input_split_sizes, group)[distributed.get_rank(group)]
     assert mine.shape == output_tensor.shape, (

@@ -1,6 +1,4 @@
-"""Provide operators of `torch_npu` that exist only in eager mode on the device. Each is composed of ATen ops,
-with the gradients of ATen.
-"""
+"""Provide eager-only operators of `torch_npu`, composed of ATen ops with their gradients."""
 
 from __future__ import annotations
 
@@ -80,9 +78,7 @@ def _unpermuted(
     permuted_tokens: torch.Tensor, sorted_indices: torch.Tensor, probs: torch.Tensor | None = None,
     padded_mode: bool = False, restore_shape: Ints | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Restore the token order: sum the weighted results of the experts of a token. Dropped tokens
-    count as 0.
-    """
+    """Sum the weighted results of each token's experts in token order. Dropped tokens count as 0."""
     missing = sorted_indices.numel() - permuted_tokens.shape[0]
     rows = F.pad(permuted_tokens, (0, 0, 0, missing)) if missing > 0 else permuted_tokens
     rows = rows[sorted_indices.long()]

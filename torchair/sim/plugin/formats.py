@@ -23,9 +23,7 @@ def get_npu_format(self: torch.Tensor) -> int:
 
 
 def _cast(self: torch.Tensor, acl_format: int, customize_dtype: int | None = None) -> torch.Tensor:
-    """Return a tensor in another format. On the hardware this changes the layout; here it copies the values
-    and stores the format number.
-    """
+    """Cast to a format. On the hardware this changes the layout; here it copies and stores the number."""
     return _cast_here(self.clone(), acl_format, customize_dtype)
 
 

@@ -62,9 +62,7 @@ def quant_update_scatter(
 
 
 def scatter_nd(var, indices, updates, put=aten.index_put):
-    """Return var with var[indices[p]] = updates[p]; the last dim of `indices` has coordinates of
-    the first dims.
-    """
+    """Return var with var[indices[p]] = updates[p]; the last dim of `indices` has coordinates."""
     index = list(indices.to(torch.int64).unbind(-1))
     return put(var, index, updates.to(var.dtype))
 
@@ -178,9 +176,7 @@ def write_cache(cache, values, index, mode):
 
 
 def compressed_slots(slot_mapping, tokens, lengths, offsets, seq_lens):
-    """Return slots [B, S, N]: tokens of (b, head) outside a span are consecutive from the slot of
-    that pair on.
-    """
+    """Return slots [B, S, N]: tokens of (b, head) outside a span are consecutive from its slot on."""
     batch, heads = slot_mapping.shape
     token = torch.arange(tokens, device=slot_mapping.device).reshape(1, -1, 1)
     length, offset = lengths.reshape(batch, 1, heads), offsets.reshape(batch, 1, heads)

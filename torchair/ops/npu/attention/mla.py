@@ -133,9 +133,7 @@ def as_stored(x, scale, cache):
 
 
 def tiled_rows(c, rope, clip, tile_size, kind):
-    """Return rows of bytes: quantized tiles, the optional rotary part, and the float32 scales of
-    the tiles.
-    """
+    """Return rows of bytes: quantized tiles, the optional rotary part, float32 scales of the tiles."""
     by_tile = c.unflatten(-1, (-1, tile_size))
     peak = by_tile.abs().amax(-1, keepdim=True)
     if clip is not None:

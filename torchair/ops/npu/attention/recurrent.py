@@ -1,6 +1,4 @@
-"""Compute linear attention by the gated delta rule, and short causal convolutions with a state per
-sequence.
-"""
+"""Compute linear attention by the gated delta rule, and stateful short causal convolutions."""
 
 from __future__ import annotations
 
@@ -75,9 +73,7 @@ CONV_MODES = {"default": 0, "pangu": 1}
 
 
 def rows_at(x, history, starts, ids, position):
-    """Return row `position` of each sequence; negative ones index its history [B, H rows, columns]
-    from the end.
-    """
+    """Return row `position` of each sequence; negatives index its history [B, H rows, columns]."""
     kept = history.shape[1]
     inside = x[(starts[ids] + position).clamp(0, x.shape[0] - 1)]
     before = history[ids, (kept + position).clamp(0, kept - 1)]

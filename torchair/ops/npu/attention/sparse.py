@@ -63,9 +63,7 @@ def listed_keys(indices, keys: Tokens, block):
 
 
 def sparse_heads(query, key, value, indices, table, lengths, *, scale, block, layouts, sparse):
-    """Return the operands of the core for [.., heads, dim] queries and stored keys; unlisted
-    blocks are hidden.
-    """
+    """Return the core's operands for [.., heads, dim] queries; unlisted key blocks are hidden."""
     entry, key_layout = layouts
     q = to_heads(query, entry, 0)
     k, v = (sparse_keys(x, key_layout, table) for x in (key, value))
@@ -104,9 +102,7 @@ def sparse_flash_attention(
     query_rope, key_rope, *, scale_value, sparse_block_size=1, layout_query="BSND", layout_kv="BSND",
     sparse_mode=3, pre_tokens=_FURTHEST, next_tokens=_FURTHEST, attention_mode=0, return_softmax_lse=False,
 ):  # fmt: skip
-    """Return (result, max, sum) of attention to listed key blocks; without a value, the key's
-    columns are used.
-    """
+    """Return (result, max, sum) of attention to listed key blocks; the value defaults to the key."""
     return sparse_flash_attention_with_sinks(
         query, key, value, sparse_indices, block_table, actual_seq_lengths_query, actual_seq_lengths_kv,
         query_rope, key_rope, None, scale_value=scale_value, sparse_block_size=sparse_block_size,
@@ -158,9 +154,7 @@ def kv_quant_sparse_flash_attention(
     sparse_block_size=1, layout_query="BSND", layout_kv="BSND", sparse_mode=3, pre_tokens=_FURTHEST,
     next_tokens=_FURTHEST, attention_mode=0, quant_scale_repo_mode=1, tile_size=128, rope_head_dim=64,
 ):  # fmt: skip
-    """Compute sparse attention over a cache quantized by tiles; the rotary columns are not part of
-    the value.
-    """
+    """Compute sparse attention over a cache quantized by tiles, without values in rotary columns."""
     return kv_quant_sparse(
         query, key, value, sparse_indices, key_dequant_scale, value_dequant_scale, block_table,
         actual_seq_lengths_query, actual_seq_lengths_kv, scale_value=scale_value,
@@ -198,9 +192,7 @@ def kv_quant_sparse(
 
 
 def indexed(q, k, weights, lengths, *, layouts, count, sparse):
-    """Return (positions of the best keys, their scores) [G, 1, rows, count] by Σ_heads weight ·
-    relu(q · k).
-    """
+    """Return (best key positions, scores) [G, 1, rows, count] by Σ_heads weight · relu(q · k)."""
     entry, key_layout = layouts
     queries, keys = places(entry, key_layout, q.shape[2], k, lengths)
     k = side_by_side(k) if entry in PACKED and key_layout not in PACKED else k

@@ -22,9 +22,7 @@ def group_ends(groups: torch.Tensor, kind: int = ENDS) -> torch.Tensor:
 
 
 def group_ids(groups: torch.Tensor, rows: Any, kind: int = ENDS) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (the group of every row, whether the row is in a group); rows after the last group
-    have the last one.
-    """
+    """Return (the group of every row, whether it is in a group); rows past the end have the last one."""
     ends = group_ends(groups, kind)
     entry = torch.bucketize(torch.arange(rows, device=groups.device), ends, right=True)
     covered = entry < ends.shape[0]

@@ -101,9 +101,7 @@ class NpuOp:
         return {name: held for name, held in found.items() if held is not None}
 
     def inputs(self, given: Arguments, read: Fn) -> list[Any]:
-        """Return the inputs of the IR op in order; those without a torch argument are None. `read(value,
-        held)` unpacks packed ones.
-        """
+        """Return the inputs of the IR op in order, or None; `read(value, held)` unpacks packed ones."""
         held = self.held(given)
         found = {name: self._value(name, given) for name in parameters(self.fn)[0]}
         for name, how in held.items():

@@ -18,9 +18,7 @@ _CODED = (*dtypes.SMALL, HIF8, E8M0)
 
 
 def kind_of(x: Any, code: Any = None, of_bytes: int | None = None) -> int | None:
-    """Return the type of packed data: int32 holds int4, bytes have a code or `of_bytes`; None if
-    not packed.
-    """
+    """Return the type of packed data (int4 in int32, bytes by code or `of_bytes`), or None."""
     if x is None or dtype_of(x) not in (torch.int32, torch.uint8):
         return None
     if dtype_of(x) == torch.int32:

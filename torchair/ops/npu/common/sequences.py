@@ -67,9 +67,7 @@ def from_heads(x: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 def numbers(values: Any, device: torch.device) -> torch.Tensor | None:
-    """Return lengths, given as Python numbers (or symbols) or a tensor, as an int64 tensor; None
-    stays None.
-    """
+    """Return lengths (Python numbers, symbols or a tensor) as an int64 tensor; None stays None."""
     if isinstance(values, torch.Tensor):
         return values.to(torch.int64).reshape(-1)
     if not values:

@@ -92,9 +92,7 @@ def gelu_quant(
 
 
 def gated(x, *, dim, left, mode, limit, alpha, bias):
-    """Return silu(active half) · other half (mode 0), or the clipped unit of even and odd
-    positions (mode 1).
-    """
+    """Return silu(active half) · other half (mode 0), or the clipped unit of even/odd positions (1)."""
     if mode == 1:
         return clipped_glu(*interleaved_halves(x, dim), alpha, limit, bias)
     a, b = x.chunk(2, dim)

@@ -140,9 +140,7 @@ def permuted(x, perm):
 def transpose_batch_mat_mul(
     x1, x2, bias, scale, *, perm_x1=(), perm_x2=(), perm_y=(), enable_hf32=False, batch_split_factor=1
 ):
-    """Return a permuted batched product of permuted operands: [M, B, N]; int8 with a scale,
-    optionally split.
-    """
+    """Return the permuted batched product of permuted operands: [M, B, N]; int8 with a scale."""
     y = product(permuted(x1, perm_x1), permuted(x2, perm_x2))
     y = permuted(y if bias is None else y + bias, perm_y)
     if scale is not None:
@@ -160,9 +158,7 @@ def transpose_quant_batch_mat_mul(
     x1, x2, bias, x1_scale, x2_scale, *, dtype, group_size=0, perm_x1=(1, 0, 2), perm_x2=(0, 1, 2),
     perm_y=(1, 0, 2), batch_split_factor=1,
 ):  # fmt: skip
-    """Compute `transpose_batch_mat_mul` of small floats or int8, with scales per row and column or
-    per block.
-    """
+    """Compute `transpose_batch_mat_mul` of small floats or int8, scaled per row, column or block."""
     a, b = permuted(decoded(x1), perm_x1), permuted(decoded(x2), perm_x2)
     if is_microscaled(x1_scale, x1) and is_microscaled(x2_scale, x2):
         a = scaled_blocks(a, permuted(x1_scale, (*perm_x1, 3)), -1)

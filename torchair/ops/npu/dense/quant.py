@@ -130,9 +130,7 @@ def anti_mx_quant(x, mxscale, *, axis=-1, dst_type=BF16):
 
 
 def tiled(x, rows, columns):
-    """Split the last two dims into tiles, padded with zeros: [..., row tiles, rows, column tiles,
-    columns].
-    """
+    """Split the last two dims into zero-padded tiles: [..., row tiles, rows, column tiles, columns]."""
     padded = F.pad(x, (0, -x.shape[-1] % columns, 0, -x.shape[-2] % rows))
     return padded.unflatten(-1, (-1, columns)).unflatten(-3, (-1, rows))
 

@@ -90,9 +90,7 @@ def scales_here(scales, held: Holders, expert):
 def dispatched(
     x, expert_ids, scales, active_mask, expert_scales, held: Holders, *, quant_mode, global_bs, counts_type
 ):
-    """Return (rows, scales, rows per expert, ends per expert and source, weights, entries, tokens
-    of a rank).
-    """
+    """Return (rows, scales, rows per expert, ends per expert and source, weights, entries, tokens)."""
     if quant_mode not in (0, 1, 2):
         raise UnsupportedOp(f"dispatching with quant_mode {quant_mode}", near="0, 1 and 2")
     tokens = tokens_of_a_rank(x.shape[0], global_bs, held.ranks)
@@ -145,9 +143,7 @@ def moe_distribute_dispatch(
     moe_expert_num, group_tp="", tp_world_size=0, tp_rank_id=0, expert_shard_type=0, shared_expert_num=1,
     shared_expert_rank_num=0, quant_mode=0, global_bs=0, expert_token_nums_type=1,
 ):  # fmt: skip
-    """Return (rows, their scales, index of each entry in its expert, rows per expert, ends, zeros,
-    weights).
-    """
+    """Return (rows, scales, index of each entry in its expert, rows per expert, ends, zeros, weights)."""
     held = holders(
         group_ep, ep_world_size, ep_rank_id, moe_expert_num, tp_world_size, shared_expert_num,
         shared_expert_rank_num, expert_shard_type,

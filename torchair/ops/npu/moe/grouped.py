@@ -1,6 +1,4 @@
-"""Compute one matrix product per group of rows: grouped matmul, its fusions, and the feed-forward block of
-experts.
-"""
+"""Compute one matrix product per group of rows, its fusions, and the feed-forward of experts."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ def grouped_product(x, weight, ends):
 
 
 def _is_aligned(x, weight):
-    """Return whether rows have a multiple of 16 bytes, which torch's op requires; symbolic lengths
-    count as no.
-    """
+    """Return whether rows have a multiple of 16 bytes, as torch's op requires; False for symbols."""
     return all(type(size) is int and size % 8 == 0 for size in (x.shape[1], weight.shape[2]))
 
 
@@ -307,9 +303,7 @@ def ffn(
     antiquant_scale2, antiquant_offset1, antiquant_offset2, *, activation, inner_precise=0, output_dtype=-1,
     tokens_index_flag=False,
 ):  # fmt: skip
-    """Return activation(x @ w1 + b1) @ w2 + b2, with the weights of each row's expert if there are
-    experts.
-    """
+    """Return activation(x @ w1 + b1) @ w2 + b2, with the weights of each row's expert, if any."""
     rows = x.flatten(0, -2)
     groups = None if expert_tokens is None else as_tensor(expert_tokens, x)
     kind = ENDS if tokens_index_flag else 1

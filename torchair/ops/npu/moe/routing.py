@@ -39,9 +39,7 @@ def moe_gating_top_k(
     x, bias, input_ids, tid2eid, *, k, k_group=1, group_count=1, group_select_mode=0, renorm=0, norm_type=0,
     out_flag=False, routed_scaling_factor=1.0, eps=1e-20,
 ):  # fmt: skip
-    """Return (weights, experts, all scores); the bias only affects the choice. Tokens may select
-    experts by id.
-    """
+    """Return (weights, experts, all scores); the bias affects only the choice. Ids may select experts."""
     if renorm != 0 or norm_type not in (_SOFTMAX, _SIGMOID):
         raise BadAttribute("gating supports norm_type 0 and 1, and renorm 0", got=f"{norm_type} and {renorm}")
     scores = torch.softmax(wide(x), -1) if norm_type == _SOFTMAX else torch.sigmoid(wide(x))
@@ -73,9 +71,7 @@ def moe_gating_top_k_softmax(x, finished, *, k):
 
 
 def moe_gating_top_k_softmax_v2(x, finished, *, k, renorm=0, output_softmax=False):
-    """Return (weights, experts, softmax of all or an empty tensor); renorm uses the softmax over
-    the chosen.
-    """
+    """Return (weights, experts, softmax of all or empty); renorm uses the softmax over the chosen."""
     scores = wide(x) if renorm else torch.softmax(wide(x), -1)
     values, chosen = best(scores, k)
     values = torch.softmax(values, -1) if renorm else values
@@ -131,9 +127,7 @@ def routed_type(mode):
 
 
 def quantised(rows, scale, offset, mode):
-    """Return (stored rows, their scales or None); `scale` and `offset` have one row per row, or
-    one for all.
-    """
+    """Return (stored rows, scales or None); `scale` and `offset` are per row, or for all rows."""
     if mode in _MICROSCALED:
         kind, algorithm, least = _MICROSCALED[mode]
         return mx(rows, kind, scale_alg=algorithm, lowest=least)
@@ -149,9 +143,7 @@ def quantised(rows, scale, offset, mode):
 
 
 def of_experts(part, experts):
-    """Return the row of a table for each entry's expert, counted in the range; one row (or a
-    vector) is for all.
-    """
+    """Return a table's row for each entry's expert, counted in the range; a single row is for all."""
     if part is None or part.ndim < 2 or part.shape[0] == 1:
         return part
     return part[experts.clamp(0, part.shape[0] - 1)]
@@ -200,9 +192,7 @@ def moe_init_routing_v3(
 
 
 def in_capacity(experts, place, counts, capacity):
-    """Return (row of each entry, entry of each row) with equally many rows per expert; -1 where
-    there is none.
-    """
+    """Return (row of each entry, entry of each row) with equally many rows per expert; -1 if none."""
     starts = counts.cumsum(0) - counts
     inside = place - starts[experts.clamp(min=0)]
     target = torch.where((experts >= 0) & (inside < capacity), experts * capacity + inside, -1)
@@ -242,9 +232,7 @@ def moe_finalize_routing(expanded_x, x1, x2, bias, scales, expanded_row_idx, exp
 def moe_finalize_routing_v2(
     expanded_x, expanded_row_idx, x1, x2, bias, scales, expert_idx, *, drop_pad_mode=0, k=1
 ):
-    """Compute `moe_finalize_routing`; modes 0 and 1 count entries by slot, 2 and 3 by token. -1 is
-    a row of 0.
-    """
+    """Compute `moe_finalize_routing`, counting by slot (modes 0, 1) or token (2, 3); -1 is a zero row."""
     rows = expanded_x.flatten(0, -2)
     table = scales if scales is not None else expert_idx
     slots = k if table is None else table.shape[1]
@@ -345,9 +333,7 @@ def tome_merge(token_a, token_b, topk_indice, arg_max, *, topRate=0.5):
 
 
 def tome_unmerge(atten_out, Ori_IndiceA, Ori_IndiceB, TOPK_Indice, Arg_Max, *, top_r_rate=0.5):
-    """Restore the sequence before merging: every position gets the row of the token that it was
-    merged into.
-    """
+    """Restore the sequence before merging: every position gets the row of its merged token."""
     count = merged_count(top_r_rate, Ori_IndiceA, Ori_IndiceB)
     order = TOPK_Indice.to(torch.int64)
     stayed = Ori_IndiceA.shape[1] - count

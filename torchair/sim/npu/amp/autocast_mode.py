@@ -14,9 +14,7 @@ __all__ = ["autocast", "custom_bwd", "custom_fwd"]
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """Return the types for `torch.autocast("npu", dtype=…)`; none without the C++ part, which
-    torch reports.
-    """
+    """Return the types for `torch.autocast("npu", dtype=…)`; none without the C++ part."""
     return [] if isinstance(shim(), Plain) else [torch.float16, torch.bfloat16, torch.float32]
 
 

@@ -1,6 +1,4 @@
-"""Provide `torch_npu.profiler`, based on torch's profiler. The times of the device are times of the host,
-which runs the kernels.
-"""
+"""Provide `torch_npu.profiler` with torch's profiler. Device times are times of the host."""
 
 from __future__ import annotations
 
