@@ -226,7 +226,7 @@ class StageComparison:
                 self.wrong = replace(row, errors=fake_mismatch.errors), fake_mismatch
                 self.rows[-1] = self.wrong[0]
             if step is given and double is not None and not row.errors.ok:
-                self.notes += self._eager_leaves(recorded, double)
+                self.notes += self._eager_exceeds(recorded, double)
             if step is not given and self.wrong is None and (not row.ok or self.options.every_node):
                 self._open(step, row, recorded)
             if self.rng_differs:
@@ -254,14 +254,14 @@ class StageComparison:
     def _open(self, step: Snapshot, row: StageRow, recorded: RecordedCall) -> None:
         """Locate the first wrong node of a stage; there may be none if its outputs are right."""
         mismatch = searched(lambda: self._locate(step, recorded), Culprit(step.kind, step.title))
-        if (row.ok and mismatch.errors.ok) or self._is_other_draw(mismatch):
+        if (row.ok and mismatch.errors.ok) or self._is_other_random_order(mismatch):
             return
         if row.ok:
             row = replace(row, errors=mismatch.errors)
             self.rows[-1] = row
         self.wrong = row, mismatch
 
-    def _is_other_draw(self, mismatch: LocatedMismatch) -> bool:
+    def _is_other_random_order(self, mismatch: LocatedMismatch) -> bool:
         """Return whether the mismatch comes from another order of random numbers, which is not an error.
 
         If memory is not in the order of the elements, eager draws in memory order. Others draw in element
@@ -317,7 +317,7 @@ class StageComparison:
             if not row.ok:
                 culprit = Culprit(COMPILED, program.kind)
                 mismatch = searched(partial(self._blame_code, where), culprit)
-                if not self._is_other_draw(mismatch):
+                if not self._is_other_random_order(mismatch):
                     self.wrong = row, mismatch
                 return
         # In double, only the program itself is as accurate as the program, which has just been found right.
@@ -379,7 +379,7 @@ class StageComparison:
             return node
         return node_of(graph.by_name[name], self.made_from) or node
 
-    def _eager_leaves(self, recorded: RecordedCall, double: Float64Interpreter) -> Iterator[str]:
+    def _eager_exceeds(self, recorded: RecordedCall, double: Float64Interpreter) -> Iterator[str]:
         """Yield the first node at which eager itself is wrong."""
         values = recorded.values(self.history.given).values
         for node in self.history.given.graph.nodes:

@@ -19,7 +19,7 @@ class Interaction(NamedTuple):
     path: str
     value: Any
     why: str
-    tells_of_default: bool = True  # False: a value nobody chose gives way without a word
+    warns_on_default: bool = True  # False: a value nobody chose gives way without a word
 
 
 INTERACTIONS = (
@@ -56,7 +56,7 @@ INTERACTIONS = (
         "experimental_config.topology_sorting_strategy",
         "StableRDFS",
         "oo_level='O1' sets topology_sorting_strategy to StableRDFS",
-        tells_of_default=False,
+        warns_on_default=False,
     ),
 )
 
@@ -69,7 +69,7 @@ def resolve(frozen: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         if not holds or frozen["mode"] not in rule.modes or frozen[rule.path] == rule.value:
             continue
         settled[rule.path] = rule.value
-        if rule.tells_of_default or frozen[rule.path] != _DEFAULTS[rule.path]:
+        if rule.warns_on_default or frozen[rule.path] != _DEFAULTS[rule.path]:
             said.append(rule.why)
     return settled, said
 

@@ -226,12 +226,12 @@ class NewDir(Kind):
         if not isinstance(value, str | os.PathLike):
             raise BadOptionType(f"{path} must be a path or None", got=_typed(value))
         text = os.fsdecode(value)
-        if why := _why_no_dir(text):
+        if why := _missing_dir_reason(text):
             raise BadOption(f"{path} cannot be a directory: {why}", got=repr(text), next="use another path")
         return text
 
 
-def _why_no_dir(text: str) -> str:
+def _missing_dir_reason(text: str) -> str:
     """Return why no directory exists or can be created at this path; empty if one can."""
     place = Path(text)
     if not text or "\0" in text or ".." in place.parts:

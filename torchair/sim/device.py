@@ -14,10 +14,10 @@ from torchair.devices.input_copy_nodes import Copy
 from torchair.devices.npu import Npu
 from torchair.sim.native import shim
 from torchair.sim.npu.graphs import is_current_stream_capturing
-from torchair.sim.python_device import Plain
+from torchair.sim.python_device import PythonShim
 
 
-class OnBacking:
+class BackingDevice:
     """The device that owns the memory and runs the kernels."""
 
     def __init__(self, kind: str) -> None:
@@ -47,7 +47,7 @@ class SimulatedNpu(Npu):
 
     def __init__(self, backing: str) -> None:
         super().__init__("npu")
-        self.backing = OnBacking(backing)
+        self.backing = BackingDevice(backing)
         row = get_device(self.backing.device)
         self.betters = row.betters
         self.ways = row.ways
@@ -63,7 +63,7 @@ class SimulatedNpu(Npu):
         return graph, outputs
 
     def why_no_graphs(self) -> str | None:
-        if isinstance(shim(), Plain):
+        if isinstance(shim(), PythonShim):
             return f"cannot build the C++ part of the simulated npu device: {shim().why}"
         return super().why_no_graphs()
 

@@ -20,12 +20,12 @@ from torchair.core.torch_private.device.privateuse1 import (
 from torchair.sim import npu
 from torchair.sim.device import SimulatedNpu
 from torchair.sim.inductor import compile_default
-from torchair.sim.module_aliases import give_names
+from torchair.sim.module_aliases import install_aliases
 from torchair.sim.native import shim
 from torchair.sim.npu.batch_norm import define_batch_norm
 from torchair.sim.npu.hints import define_scopes
 from torchair.sim.npu.streams import Event, Stream
-from torchair.sim.python_device import COMPILER, Plain
+from torchair.sim.python_device import COMPILER, PythonShim
 
 BACKINGS = ("cpu", "cuda")
 MAX_DEVICES = 64
@@ -65,7 +65,7 @@ def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> 
     """
     _check(devices, backing, memory)
     if is_installed():
-        if not isinstance(shim(), Plain) and shim().setup() != (devices, backing, memory):
+        if not isinstance(shim(), PythonShim) and shim().setup() != (devices, backing, memory):
             raise DeviceTaken(
                 "the simulated npu device is already installed with other settings",
                 next="call torchair.sim.install() only once, with the final settings",
@@ -78,8 +78,8 @@ def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> 
             f"cannot install the simulated npu device: this process already has the custom device {name!r}",
             next="run without the plug-in that registers it; torch supports one custom device",
         )
-    if isinstance(shim(), Plain):
-        _check_plain(devices, backing)
+    if isinstance(shim(), PythonShim):
+        _check_python_shim(devices, backing)
     if backing == "cuda":
         torch.cuda.init()  # the code below calls its allocator directly, which does not initialize CUDA
     shim().install(devices, backing, memory)
@@ -88,7 +88,7 @@ def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> 
     register_interface("npu", npu, Stream, Event)
     compile_by_default("npu", compile_default)
     sys.modules["torch.npu"] = npu
-    give_names()
+    install_aliases()
     define_scopes()
     define_batch_norm()
     devices_known.install(SimulatedNpu(backing))
@@ -105,7 +105,7 @@ def _check(devices: int, backing: str, memory: int) -> None:
         raise BadOption("memory must be a number of bytes", got=repr(memory))
 
 
-def _check_plain(devices: int, backing: str) -> None:
+def _check_python_shim(devices: int, backing: str) -> None:
     """Warn about the features that are missing without the C++ part."""
     plain = shim()
     what = f"cannot build the C++ part of the simulated npu device: {plain.why}"

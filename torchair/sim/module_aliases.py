@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from torchair.core.registries.vendor_plugin import PLUGIN
 
-HOMES = {
+ALIASES = {
     f"{PLUGIN}.dynamo.torchair": "torchair",
     f"{PLUGIN}.npu": "torchair.sim.npu",
     PLUGIN: "torchair.sim.plugin",
@@ -25,22 +25,22 @@ HOMES = {
 """Public prefix and the package of its modules, the longer of two prefixes first."""
 
 
-class Names(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Find these modules on import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        home = home_of(fullname)
-        if home is None or importlib.util.find_spec(home) is None:
+        real = real_name(fullname)
+        if real is None or importlib.util.find_spec(real) is None:
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         """Return the existing module."""
-        home = home_of(spec.name)
-        assert home is not None, "the finder found this module"
-        module = importlib.import_module(home)
+        real = real_name(spec.name)
+        assert real is not None, "the finder found this module"
+        module = importlib.import_module(real)
         spec.loader_state = (module.__spec__, getattr(module, "__path__", None))
         return module
 
@@ -55,23 +55,23 @@ class Names(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__path__ = path
 
 
-def home_of(name: str) -> str | None:
+def real_name(name: str) -> str | None:
     """Return the real name: `torch_npu.contrib` -> `torchair.sim.plugin.contrib`."""
-    for alias, home in HOMES.items():
+    for alias, real in ALIASES.items():
         if name == alias or name.startswith(f"{alias}."):
-            return home + name.removeprefix(alias)
+            return real + name.removeprefix(alias)
     return None
 
 
 def missing(module: str, name: str, *next_steps: str) -> AttributeError:
     """Return the error for a missing attribute, with the public name of the module."""
-    home = max((home for home in HOMES.values() if f"{module}.".startswith(f"{home}.")), key=len)
-    known = next(alias for alias in HOMES if HOMES[alias] == home) + module.removeprefix(home)
+    real = max((real for real in ALIASES.values() if f"{module}.".startswith(f"{real}.")), key=len)
+    known = next(alias for alias in ALIASES if ALIASES[alias] == real) + module.removeprefix(real)
     steps = "; ".join([f"dir({known}) lists its attributes", *next_steps])
     return AttributeError(f"module {known!r} of the simulated device has no attribute {name!r}: {steps}")
 
 
-def tell_missing(package: str) -> None:
+def report_missing(package: str) -> None:
     """Make modules below a package report missing attributes by their public name."""
     for module, loaded in list(sys.modules.items()):
         if module.startswith(f"{package}.") and "__getattr__" not in vars(loaded):
@@ -82,7 +82,7 @@ def _refuse(module: str, name: str) -> NoReturn:
     raise missing(module, name)
 
 
-def give_names() -> None:
+def install_aliases() -> None:
     """Install the finder."""
-    if not any(isinstance(finder, Names) for finder in sys.meta_path):
-        sys.meta_path.insert(0, Names())
+    if not any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, AliasFinder())

@@ -10,7 +10,7 @@ from typing import Any
 from torchair.core.errors import first_line
 from torchair.core.log import warn_if_slow
 from torchair.core.native.cpp_extension import Extension
-from torchair.sim.python_device import Plain
+from torchair.sim.python_device import PythonShim
 
 FOLDER = Path(__file__).with_name("shim")
 EXTENSION = Extension("torchair_sim", FOLDER / "shim.cpp", tuple(sorted(FOLDER.glob("*.h"))))
@@ -26,7 +26,7 @@ def shim() -> Any:
                 EXTENSION.build(path)
         return _loaded(path)
     except Exception as error:
-        return Plain(first_line(error), error)
+        return PythonShim(first_line(error), error)
 
 
 def _loaded(path: Path) -> ModuleType:

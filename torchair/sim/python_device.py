@@ -31,7 +31,7 @@ def npu() -> torch.device:
     return torch.device("npu", 0)
 
 
-class Hosts:
+class HostCall:
     """Convert the tensors of one call to host tensors and back."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Hosts:
 
 def run_op(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Run one op of the device."""
-    hosts = Hosts()
+    hosts = HostCall()
     name = op._schema.name
     _check_devices(op, [*leaves(args), *leaves(kwargs)])
     if name == "aten::set_":
@@ -135,7 +135,7 @@ def _check_devices(op: OpOverload, values: Sequence[Any]) -> None:
         )
 
 
-class Plain:
+class PythonShim:
     """Python replacement of the C++ part, with fewer features."""
 
     DEVICE_TYPE = 20
@@ -211,6 +211,6 @@ class Plain:
 
     def run_program(self, program: Any, args: list[Any], written: Any, index: int, memo: Any) -> list[Any]:
         """Call a program of the host with tensors of the device."""
-        hosts = Hosts()
+        hosts = HostCall()
         made = program([hosts.show(arg) for arg in args])
         return [hosts.hide(value) for value in made]

@@ -97,7 +97,7 @@ class ReplayChecker:
         return self.runner.strategy.inputs
 
     @cached_property
-    def kept(self) -> dict[int, Any]:
+    def fixed(self) -> dict[int, Any]:
         """Arguments that stay at their address; all arguments, if some share memory."""
         mine = copies(self.recorded.args)
         tensors = [arg for arg in mine if isinstance(arg, torch.Tensor) and arg.numel()]
@@ -131,7 +131,7 @@ class ReplayChecker:
     def _arguments(self, values: Sequence[Any]) -> list[Any]:
         """Copy the arguments to new memory, except those that stay at their address and get new values."""
         args = copies(values)
-        for place, tensor in self.kept.items():
+        for place, tensor in self.fixed.items():
             if _memory(tensor) is not None:
                 tensor.untyped_storage().copy_(args[place].untyped_storage())
             args[place] = tensor

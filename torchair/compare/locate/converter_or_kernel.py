@@ -65,7 +65,7 @@ class Candidate:
 
     target: Any
     graph: Graph  # the GE graph of the call
-    right_inside: str  # the type of an op in it that still has the right result, if there is one
+    right_op: str  # the type of an op in it that still has the right result, if there is one
     is_right: Callable[[Graph], bool]  # whether another graph returns the right result for the same inputs
 
 
@@ -80,12 +80,12 @@ def classify(candidate: Candidate) -> Culprit:
         others = ", ".join(list(dict.fromkeys(checks[worst].wrong))[:4])
         return Culprit(KERNEL, worst, f"other converters that emit {worst} give wrong results too: {others}")
     unchecked = [kind for kind in kinds if not checks[kind].right]
-    after = kinds[kinds.index(candidate.right_inside) + 1 :] if candidate.right_inside else kinds
-    if candidate.right_inside and not set(after) & set(unchecked):
+    after = kinds[kinds.index(candidate.right_op) + 1 :] if candidate.right_op else kinds
+    if candidate.right_op and not set(after) & set(unchecked):
         return Culprit(
             CONVERTER,
             name,
-            f"{candidate.right_inside} computes the right result, but the call returns another one",
+            f"{candidate.right_op} computes the right result, but the call returns another one",
         )
     if not unchecked:
         listed = ", ".join(f"{kind} in {checks[kind].right}" for kind in kinds)

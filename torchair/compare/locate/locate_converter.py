@@ -50,7 +50,7 @@ class Alone:
     graph: Graph
     is_taken_apart: bool
     errors: Errors
-    right_inside: str  # the type of an op with the right result, although the result of the call is wrong
+    right_op: str  # the type of an op with the right result, although the result of the call is wrong
     is_right: Callable[[Graph], bool]
 
 
@@ -160,7 +160,7 @@ def _culprit(nodes: Nodes, node: fx.Node, alone: Alone, judge: Judge) -> Culprit
             str(node.target),
             "its parts are converted correctly, but do not compute its result",
         )
-    return classify(Candidate(node.target, alone.graph, alone.right_inside, alone.is_right))
+    return classify(Candidate(node.target, alone.graph, alone.right_op, alone.is_right))
 
 
 def _parts(nodes: Nodes, node: fx.Node, alone: Alone) -> Nodes | None:

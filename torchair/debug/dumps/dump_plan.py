@@ -70,28 +70,28 @@ def plan_of(options: DebugOptions, degradations: Diagnostics) -> DumpPlan | None
     path = options.dump_config_path
     if path is None and not options.enable_dump:
         return None
-    asked = _read(Path(path), degradations) if path is not None else {}
+    entries_of_file = _read(Path(path), degradations) if path is not None else {}
     for key, why in NEEDS_HARDWARE.items():
-        if asked.get(key) in ("on", "watcher"):
-            degradations.add(f"{key} {asked[key]!r} of {path} has no effect: {why}")
+        if entries_of_file.get(key) in ("on", "watcher"):
+            degradations.add(f"{key} {entries_of_file[key]!r} of {path} has no effect: {why}")
             return None
     own_folder = _is_chosen("dump_path", options) or path is None
-    entries = asked.get("dump_list") or ()
+    entries = entries_of_file.get("dump_list") or ()
     return DumpPlan(
-        rank_folder(options.dump_path) if own_folder else Path(asked["dump_path"]),
-        SIDES[_value("dump_mode", options, asked)],
-        _value("dump_data", options, asked) == "stats",
-        steps_of(_value("dump_step", options, asked)),
+        rank_folder(options.dump_path) if own_folder else Path(entries_of_file["dump_path"]),
+        SIDES[_value("dump_mode", options, entries_of_file)],
+        _value("dump_data", options, entries_of_file) == "stats",
+        steps_of(_value("dump_step", options, entries_of_file)),
         {entry["model_name"]: frozenset(entry.get("layer", ())) for entry in entries} if entries else None,
         frozenset(options.dump_layer.split()),
-        asked.get("dump_debug") == "on",
+        entries_of_file.get("dump_debug") == "on",
     )
 
 
-def _value(key: str, options: DebugOptions, asked: Mapping[str, Any]) -> Any:
+def _value(key: str, options: DebugOptions, entries_of_file: Mapping[str, Any]) -> Any:
     """Return the value of a key; an option that is set overrides the file."""
     own = getattr(options, key)
-    return own if _is_chosen(key, options) else asked.get(key, own)
+    return own if _is_chosen(key, options) else entries_of_file.get(key, own)
 
 
 def _is_chosen(key: str, options: DebugOptions) -> bool:
@@ -120,13 +120,13 @@ def _read(path: Path, degradations: Diagnostics) -> dict[str, Any]:
         whole = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _bad(path, f"cannot be read as JSON: {error}") from error
-    asked = whole.get("dump") if isinstance(whole, dict) else None
-    if not isinstance(asked, dict):
+    entries_of_file = whole.get("dump") if isinstance(whole, dict) else None
+    if not isinstance(entries_of_file, dict):
         raise _bad(path, "has no object 'dump'")
-    unknown = [*(key for key in whole if key != "dump"), *(key for key in asked if key not in KEYS)]
+    unknown = [*(key for key in whole if key != "dump"), *(key for key in entries_of_file if key not in KEYS)]
     if unknown:
         degradations.add(f"unknown keys of {path} have no effect: {', '.join(unknown)}")
-    known = {key: value for key, value in asked.items() if key in KEYS}
+    known = {key: value for key, value in entries_of_file.items() if key in KEYS}
     for key, value in known.items():
         kind, allowed = KEYS[key]
         if not isinstance(value, kind) or (allowed and value not in allowed):
@@ -136,17 +136,17 @@ def _read(path: Path, degradations: Diagnostics) -> dict[str, Any]:
     return known
 
 
-def _check_form(path: Path, asked: Mapping[str, Any]) -> None:
+def _check_form(path: Path, entries_of_file: Mapping[str, Any]) -> None:
     """Raise if the file mixes forms or lacks a key of its form."""
-    if not asked.get("dump_path"):
+    if not entries_of_file.get("dump_path"):
         raise _bad(path, "dump_path, the output directory, is missing")
-    watches, overflow = "dump_scene" in asked, asked.get("dump_debug") == "on"
-    single, entries = asked.get("dump_op_switch") == "on", asked.get("dump_list") or []
+    watches, overflow = "dump_scene" in entries_of_file, entries_of_file.get("dump_debug") == "on"
+    single, entries = entries_of_file.get("dump_op_switch") == "on", entries_of_file.get("dump_list") or []
     for entry in entries:
         _check_entry(path, entry, watches)
     if watches + overflow + single > 1 or (overflow and entries) or (single and entries):
         raise _bad(path, "mixes forms", "use only one of: model, single ops, overflow, watcher")
-    if watches and (asked.get("dump_mode", "output") != "output" or not entries):
+    if watches and (entries_of_file.get("dump_mode", "output") != "output" or not entries):
         raise _bad(path, "a watcher needs a dump_list and dump_mode 'output'")
 
 

@@ -22,7 +22,7 @@ from torchair.debug.dumps.files import WarnOnWriteError, make_folder, now, rank_
 SAVING = "save_npugraph_tensor"  # the op with which users save a tensor; it is not saved twice
 
 
-class Dumping(fx.Interpreter):
+class DumpProgram(fx.Interpreter):
     """Run the graph node by node; subclasses define what is written, and where."""
 
     kind = "eager"
@@ -63,7 +63,7 @@ def saved_by_user(gm: fx.GraphModule) -> set[fx.Node]:
     return {source for node in saves for source in node.all_input_nodes}
 
 
-class TensorFiles(Dumping):
+class TensorFiles(DumpProgram):
     """Write every tensor to a `TensorFolder`."""
 
     def __init__(self, gm: fx.GraphModule, folder: TensorFolder, degradations: Diagnostics) -> None:
@@ -78,7 +78,7 @@ class TensorFiles(Dumping):
         return value
 
 
-class ArrayFiles(Dumping):
+class ArrayFiles(DumpProgram):
     """Write inputs and outputs of the selected nodes as `.npy`, one directory per run."""
 
     def __init__(

@@ -112,11 +112,11 @@ def merge_streams(events: Iterable[Any], gap: float = 0.0) -> list[Event]:
     return [{**task, "tid": stream} for stream, tasks in streams.items() for task in tasks]
 
 
-def _moved(tasks: list[Event], origin: str, behind: list[Event], gap: float) -> list[Event]:
+def _moved(tasks: list[Event], origin: str, following: list[Event], gap: float) -> list[Event]:
     """Return the tasks of a stream that continues another, moved after its last end."""
     shift = 0.0
-    if all(isinstance(task.get("ts"), int | float) for task in (*tasks, *behind)):
-        shift = max(task["ts"] + task.get("dur", 0) for task in behind) + gap - tasks[0]["ts"]
+    if all(isinstance(task.get("ts"), int | float) for task in (*tasks, *following)):
+        shift = max(task["ts"] + task.get("dur", 0) for task in following) + gap - tasks[0]["ts"]
     return [
         {
             **task,
@@ -127,7 +127,7 @@ def _moved(tasks: list[Event], origin: str, behind: list[Event], gap: float) -> 
     ]
 
 
-def is_synchronisation(name: str) -> bool:
+def is_synchronization(name: str) -> bool:
     """Return whether a task of this name records, writes or waits."""
     return name.lower().startswith(SYNCHRONISATION)
 
@@ -135,15 +135,15 @@ def is_synchronisation(name: str) -> bool:
 def is_communication(event: Event) -> bool:
     """Return whether a task communicates with other devices, by its name or the engine's additional data."""
     name = event["name"].lower()
-    if is_synchronisation(name):
+    if is_synchronization(name):
         return False
     known = name.startswith(("aiv_", "hccl_aiv")) or "dispatch" in name or "combine" in name
-    return known or _says_communication(event)
+    return known or _marks_communication(event)
 
 
 def keep_relevant(events: Iterable[Event]) -> list[Event]:
     """Return the tasks that order others or may compete with others."""
-    return [event for event in events if is_synchronisation(event["name"]) or is_communication(event)]
+    return [event for event in events if is_synchronization(event["name"]) or is_communication(event)]
 
 
 def tasks_of(events: Iterable[Event]) -> list[Task]:
@@ -156,7 +156,7 @@ def tasks_of(events: Iterable[Event]) -> list[Task]:
         need = NEEDS.get(str(args.get("Task Type")).upper(), lambda blocks, ratio: 0)
         cores = need(_number(args.get("Numblocks")), _number(args.get("Task Ration")))
         mode, id = _number(args.get("Schem Mode"), -1), str(args.get("Task Id", ""))
-        talks = _says_communication(event)
+        talks = _marks_communication(event)
         tasks.append(Task(stream, places[stream], id, event["name"], cores, mode, talks))
     return tasks
 
@@ -276,7 +276,7 @@ def _number(value: Any, default: int = 0) -> int:
         return default
 
 
-def _says_communication(event: Event) -> bool:
+def _marks_communication(event: Event) -> bool:
     """Return whether the engine's data (JSON, under a key like `extend_info`) mark communication."""
     for key, value in _args(event).items():
         if "".join(filter(str.isalpha, key)).lower().startswith("ext"):

@@ -88,7 +88,7 @@ def annotate(graph: fx.Graph) -> None:
     """Store on every node its stream, determinism, core limits, super kernel, and the number of preceding
     synchronizations: nodes with equal values may be fused.
     """
-    synchronisations = 0
+    synchronizations = 0
     for node, scopes in walk(graph):
         inside = [stream_ops.attributes(scope) for scope in reversed(scopes)]
         levels = [found.get(stream_ops.DETERMINISTIC_LEVEL) for found in inside]
@@ -98,8 +98,8 @@ def annotate(graph: fx.Graph) -> None:
         node.meta["core_limit_scope"] = next((x for x in limits if None not in x), None)
         units = (found[stream_ops.SUPER_KERNEL] for found in inside if stream_ops.SUPER_KERNEL in found)
         node.meta["super_kernel_scope"] = next(units, "") or None  # empty: an inner block is excluded
-        synchronisations += node.target in stream_ops.EVENTS
-        node.meta["synchronisations"] = synchronisations
+        synchronizations += node.target in stream_ops.EVENTS
+        node.meta["synchronisations"] = synchronizations
 
 
 PLACES = (

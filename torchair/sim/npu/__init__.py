@@ -8,7 +8,7 @@ from typing import Any
 from torch import OutOfMemoryError
 
 from torchair.core.registries.lazy_registry import lazy_getattr
-from torchair.sim.module_aliases import missing, tell_missing
+from torchair.sim.module_aliases import missing, report_missing
 from torchair.sim.npu import amp, config, graphs, limits, memory, mstx, random, streams, utils
 from torchair.sim.npu.amp.autocast_mode import (
     get_amp_supported_dtype,
@@ -291,4 +291,4 @@ def __getattr__(name: str) -> Any:
     raise missing(__name__, name)
 
 
-tell_missing(__name__)
+report_missing(__name__)

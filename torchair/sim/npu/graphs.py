@@ -15,7 +15,7 @@ from torchair.core.log import logger
 from torchair.core.torch_private.fake.pytree import flatten, leaves, unflatten
 from torchair.sim.native import shim
 from torchair.sim.npu.device import current_device, synchronize
-from torchair.sim.npu.handlers import Dispatch, give_again
+from torchair.sim.npu.handlers import Dispatch, recapture
 from torchair.sim.npu.memory import empty_cache, new_pool
 from torchair.sim.npu.streams import Stream, current_stream, stream
 
@@ -112,7 +112,7 @@ class NPUGraph:
             )
         here = Stream(self._dispatch.device)
         with stream(here):
-            give_again(
+            recapture(
                 self._dispatch.records,
                 cpu_update_input,
                 lambda group: graph_task_update_begin(here, group),

@@ -187,7 +187,7 @@ def _handled_name(func: Any) -> str | None:
     return next((name for name in names if name in _handlers), None)
 
 
-def give_again(
+def recapture(
     records: Sequence[Any], given: Any, begin: Callable[[Any], None], end: Callable[[], None]
 ) -> None:
     """Capture each call again with new numbers: one dictionary per call in order, or one for all."""

@@ -13,7 +13,7 @@ _open: list[str] = []
 """Names of the open super kernel scopes."""
 
 
-def _said(what: str) -> None:
+def _log_ignored(what: str) -> None:
     logger.info("%s is stored, but has no effect on the simulated device", what)
 
 
@@ -33,7 +33,7 @@ class Precision:
         if not isinstance(value, bool):
             raise TypeError(f"{self._what}.allow_hf32 must be True or False, got {value!r}")
         self._allow = value
-        _said(f"{self._what}.allow_hf32={value}")
+        _log_ignored(f"{self._what}.allow_hf32={value}")
 
 
 matmul, conv = Precision("matmul", False), Precision("conv", True)
@@ -45,7 +45,7 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
     if known is None or isinstance(known, bool) or known not in MODES.values():
         raise RuntimeError(f"expected one of {', '.join(MODES)}, or 0, 1, 2, got {debug_mode!r}")
     _mode[0] = known
-    _said(f"sync_debug_mode={debug_mode}")
+    _log_ignored(f"sync_debug_mode={debug_mode}")
 
 
 def get_sync_debug_mode() -> int:
@@ -56,7 +56,7 @@ def get_sync_debug_mode() -> int:
 def super_kernel_scope_begin(scope_name: str | None = None) -> None:
     """Begin a super kernel scope, in which the hardware combines kernels."""
     _open.append(_named(scope_name))
-    _said(f"super kernel {_open[-1]!r}")
+    _log_ignored(f"super kernel {_open[-1]!r}")
 
 
 def super_kernel_scope_end(scope_name: str | None = None) -> None:

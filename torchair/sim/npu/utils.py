@@ -58,23 +58,23 @@ def get_cann_version(module: str = "CANN") -> str:
     return ""
 
 
-def _told(what: str) -> None:
+def _log_ignored(what: str) -> None:
     logger.info("%s has no effect on the simulated device", what)
 
 
 def init_dump() -> None:
     """Do nothing: on the hardware, this enables dumps of kernel inputs."""
-    _told("init_dump")
+    _log_ignored("init_dump")
 
 
 def set_dump(cfg_file: str) -> None:
     """Do nothing: on the hardware, the file configures the dumps."""
-    _told(f"set_dump of {cfg_file}")
+    _log_ignored(f"set_dump of {cfg_file}")
 
 
 def finalize_dump() -> None:
     """Do nothing: on the hardware, this ends the dumps."""
-    _told("finalize_dump")
+    _log_ignored("finalize_dump")
 
 
 def stress_detect(mode: int = 0) -> int:
@@ -91,11 +91,11 @@ def check_uce_in_memory(device_id: int) -> int:
 def stop_device(device_id: int) -> int:
     """Do nothing: on the hardware, this drops pending work. Here no work is pending."""
     index_of(device_id)
-    _told(f"stop_device of {device_id}")
+    _log_ignored(f"stop_device of {device_id}")
     return 0
 
 
 def restart_device(device_id: int, rebuild_all_resources: bool = False) -> None:
     """Do nothing: on the hardware, this restarts a stopped device."""
     index_of(device_id)
-    _told(f"restart_device of {device_id}")
+    _log_ignored(f"restart_device of {device_id}")

@@ -14,7 +14,7 @@ from torchair.ops import npu as library
 from torchair.ops.io.print_tensor import print_tensor as print_npugraph_tensor
 from torchair.ops.io.save_tensor import save_tensor as save_npugraph_tensor
 from torchair.sim import npu
-from torchair.sim.module_aliases import missing, tell_missing
+from torchair.sim.module_aliases import missing, report_missing
 from torchair.sim.plugin import (
     _C,
     attention,
@@ -87,4 +87,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *names, *attention.NAMES, *eager.NAMES})
 
 
-tell_missing(__name__)
+report_missing(__name__)

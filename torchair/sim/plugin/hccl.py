@@ -108,7 +108,7 @@ class Options:
     group_id: str = ""
 
 
-class Works(Work):
+class WorkGroup(Work):
     """Several pieces of work as one."""
 
     def __init__(self, parts: Sequence[Work]) -> None:
@@ -181,7 +181,7 @@ class ProcessGroupHCCL(ProcessGroup):
     def _end_coalescing(self, device: torch.device) -> Work:
         """Return the combined work."""
         works, self._together = self._together or [], None
-        return Works(works)
+        return WorkGroup(works)
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
         """Exchange lists of tensors with one-tensor calls, because gloo supports only those."""

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchair.debug.traces.align import align_trace
-from torchair.tools.gegraph_check.command import arguments_of, path_or_none, reading
+from torchair.tools.gegraph_check.command import make_parser, open_trace, path_or_none
 
 __all__ = ["align_trace_json", "main"]
 
 
 def align_trace_json(input: str | Path, output: str | Path | None, merge_gap: float = 0.0) -> str:
     """Align the times of a trace; returns the new file, by default with suffix `.aligned.json`."""
-    with reading(input) as path:
+    with open_trace(input) as path:
         return str(align_trace(path, path_or_none(output), merge_gap))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    given = arguments_of("align_trace", "End each wait when its record ends.").parse_args(arguments)
+    given = make_parser("align_trace", "End each wait when its record ends.").parse_args(arguments)
     print(align_trace_json(given.input, given.output, given.merge_gap))
     return 0
 

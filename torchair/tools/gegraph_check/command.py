@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def arguments_of(module: str, does: str) -> argparse.ArgumentParser:
+def make_parser(module: str, does: str) -> argparse.ArgumentParser:
     """Return a parser with the arguments `input`, `-o` and `--merge-gap`."""
     program = f"python -m torchair.tools.gegraph_check.{module}"
     parser = argparse.ArgumentParser(prog=program, description=does)
@@ -29,7 +29,7 @@ def path_or_none(path: str | Path | None) -> Path | None:
 
 
 @contextlib.contextmanager
-def reading(path: str | Path) -> Iterator[Path]:
+def open_trace(path: str | Path) -> Iterator[Path]:
     """Yield the file to read; exit with status 1 if it is missing or is not a trace."""
     if not Path(path).is_file():
         print(f"there is no file {path}")

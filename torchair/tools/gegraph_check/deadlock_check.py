@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchair.debug.traces.deadlock import Conflict, check_filtered
-from torchair.tools.gegraph_check.command import arguments_of, path_or_none, reading
+from torchair.tools.gegraph_check.command import make_parser, open_trace, path_or_none
 
 __all__ = ["deadlock_check", "main"]
 
@@ -20,13 +20,13 @@ def deadlock_check(
 
     If there are any, also write a trace that marks them, by default to `<base>_deadlock_check<ext>`.
     """
-    with reading(input_path) as path:
+    with open_trace(input_path) as path:
         return check_filtered(path, aivec_total, path_or_none(output_path), merge_gap)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    parser = arguments_of("deadlock_check", "Find kernels that may starve each other.")
+    parser = make_parser("deadlock_check", "Find kernels that may starve each other.")
     parser.add_argument("--aivec-total", type=int, default=48, help="number of vector cores of the device")
     given = parser.parse_args(arguments)
     deadlock_check(given.input, given.output, given.aivec_total, given.merge_gap)

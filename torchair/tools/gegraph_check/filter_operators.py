@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchair.debug.traces.deadlock import filter_trace
-from torchair.tools.gegraph_check.command import arguments_of, path_or_none, reading
+from torchair.tools.gegraph_check.command import make_parser, open_trace, path_or_none
 
 __all__ = ["filter_comm_ops", "main"]
 
@@ -17,13 +17,13 @@ def filter_comm_ops(input_path: str | Path, output_path: str | Path | None, merg
 
     Returns the path of the new file, by default `<base>_filtered<ext>`.
     """
-    with reading(input_path) as path:
+    with open_trace(input_path) as path:
         return str(filter_trace(path, path_or_none(output_path), merge_gap))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    given = arguments_of("filter_operators", "Keep synchronization and communication tasks.").parse_args(
+    given = make_parser("filter_operators", "Keep synchronization and communication tasks.").parse_args(
         arguments
     )
     print(filter_comm_ops(given.input, given.output, given.merge_gap))

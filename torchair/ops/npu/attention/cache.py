@@ -12,8 +12,8 @@ import torch
 from torchair.core import dtypes
 from torchair.ops.npu.attention.rotary import HALF, INTERLEAVE_HALF, roped
 from torchair.ops.npu.common.op_spec import InPlaceOp, NpuOp, fixed, made
-from torchair.ops.npu.dense.activation import dequantised
-from torchair.ops.npu.dense.norm import normalised
+from torchair.ops.npu.dense.activation import dequantized
+from torchair.ops.npu.dense.norm import normalized
 from torchair.ops.numerics.formats import INT8, static, wide
 
 aten = torch.ops.aten
@@ -224,10 +224,10 @@ def kv_rms_norm_rope_cache(
     angles = cos.squeeze(1), sin.squeeze(1)
     if v is None:
         width = gamma.shape[-1]
-        value, _ = normalised(tokens[..., :width], gamma, epsilon)
+        value, _ = normalized(tokens[..., :width], gamma, epsilon)
         key = roped(tokens[..., width:], *angles, INTERLEAVE_HALF)
     else:
-        normed, _ = normalised(tokens, gamma, epsilon)
+        normed, _ = normalized(tokens, gamma, epsilon)
         width = cos.shape[-1]
         turned = roped(normed[..., :width], *angles, INTERLEAVE_HALF)
         key, value = torch.cat((turned, normed[..., width:]), -1), wide(v.squeeze(1))
@@ -249,7 +249,7 @@ def qkv_rms_norm_rope_cache(
     heads = qkv.unflatten(-1, (sum(head_nums), -1)).split(list(head_nums), 1)
     angles = cos.unsqueeze(1), sin.unsqueeze(1)
     query, key = (
-        roped(normalised(wide(part), gamma, epsilon)[0], *angles, HALF).to(qkv.dtype)
+        roped(normalized(wide(part), gamma, epsilon)[0], *angles, HALF).to(qkv.dtype)
         for part, gamma in zip(heads, (q_gamma, k_gamma), strict=False)
     )
     put = put_in_pieces if cache_mode.endswith("NZ") else put_in_pages
@@ -295,7 +295,7 @@ def _rope_quant(
     x, cos, sin, k_cache, v_cache, indices, scale_k, scale_v, offset_k, offset_v, weight_scale,
     activation_scale, bias, size_splits, kv_output, paged,
 ):  # fmt: skip
-    values = dequantised(x, weight_scale, activation_scale, bias) if x.dtype == torch.int32 else wide(x)
+    values = dequantized(x, weight_scale, activation_scale, bias) if x.dtype == torch.int32 else wide(x)
     width = k_cache.shape[-1]
     query, key, value = (part.unflatten(-1, (-1, width)) for part in values.split(list(size_splits), -1))
     cosine, sine = (part.reshape(*x.shape[:-1], 1, width) for part in (cos, sin))

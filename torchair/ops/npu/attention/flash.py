@@ -64,7 +64,7 @@ def training_heads(
     return Heads(q, k, v, made.shift, seen, False, scale), entry
 
 
-def kept_of(drop_mask, keep_prob, shape):
+def dropout_factors(drop_mask, keep_prob, shape):
     """Return the factors of dropout: bits (1 keeps, the lowest first) divided by keep_prob."""
     if keep_prob == 1:
         return None
@@ -107,9 +107,9 @@ def flash(query, key, value, shift, drop_mask, mask, prefix, ends, sink, *, keep
     out, lse = attend_with_lse(heads)
     full = heads.whole
     if keep_prob != 1:
-        kept = kept_of(drop_mask, keep_prob, (*full.query.shape[:3], full.key.shape[2]))
-        assert kept is not None, "dropout has a mask"
-        out = probabilities(full) * kept @ wide(full.value)
+        dropout = dropout_factors(drop_mask, keep_prob, (*full.query.shape[:3], full.key.shape[2]))
+        assert dropout is not None, "dropout has a mask"
+        out = probabilities(full) * dropout @ wide(full.value)
     out = out if sink is None else with_sink(out, lse, sink)
     made = from_heads(out, layout).to(query.dtype)
     return *(repeated(x, layout) for x in statistics(heads, lse, sink)), made

@@ -16,15 +16,15 @@ from torchair.core import dtypes
 from torchair.core.errors import BadAttribute, UnsupportedOp
 from torchair.core.kernel_params import Ints
 from torchair.core.torch_private.fake.fake_tensors import statically_known_true
-from torchair.ops.npu.common.attention_core import Heads, attend, attend_quantised, attend_with_lse, with_sink
+from torchair.ops.npu.common.attention_core import Heads, attend, attend_quantized, attend_with_lse, with_sink
 from torchair.ops.npu.common.op_spec import NpuOp, made
 from torchair.ops.npu.common.packing import operand
 from torchair.ops.npu.common.sequences import (
     FAR,
     PACKED,
     Tokens,
+    after_prefix,
     band,
-    behind,
     both,
     counted,
     counted_side_by_side,
@@ -94,7 +94,7 @@ class Rope(NamedTuple):
 AS_IT_IS, NO_PREFIX, NO_ROPE = Scale(), Prefix(), Rope()
 
 
-def dequantised(x, by: Scale, table):
+def dequantized(x, by: Scale, table):
     """Return (x + offset) · scale of [batch, heads, rows, dim]."""
     if by.scale is None:
         return x
@@ -142,7 +142,7 @@ def with_prefix(x, prefix, layout, heads, by: Scale):
         return x
     if by.scale is not None and by.mode not in (CHANNELS, HEADS):
         raise UnsupportedOp("a shared prefix with scales per token", near="scales per channel or per head")
-    first = dequantised(stored_heads(prefix, layout, heads, None), by, None)
+    first = dequantized(stored_heads(prefix, layout, heads, None), by, None)
     return torch.cat((first.expand(x.shape[0], -1, -1, -1).to(x.dtype), x), 2)
 
 
@@ -240,15 +240,15 @@ def core(query, key, value, shift, mask, queries, keys, sparse, scale, has_prefi
     return Heads(query, key, value, None if shift is None else shift.to(query.dtype), seen, is_causal, scale)
 
 
-def finished(heads: Heads, sink, quantised, wants_lse):
-    """Return (result [batch, heads, rows, dim], log-sum-exp or None). `quantised` defines how probabilities
+def finished(heads: Heads, sink, quantized, wants_lse):
+    """Return (result [batch, heads, rows, dim], log-sum-exp or None). `quantized` defines how probabilities
     are stored: (scale, scale of the product, type of the values).
     """
-    stored, back, kind = quantised
+    stored, back, kind = quantized
     wants_lse = wants_lse or sink is not None
     out, lse = attend_with_lse(heads) if wants_lse else (attend(heads), None)
     if stored is not None:
-        out = attend_quantised(heads, stored, kind)
+        out = attend_quantized(heads, stored, kind)
         out = out / wide(stored) if back is None else out
     out = out if back is None else out * unpacked_scale(back)
     return out if sink is None or lse is None else with_sink(out, lse, sink), lse
@@ -293,14 +293,14 @@ def infer(
     read = functools.partial(stored_heads, layout=entry, heads=kv_heads, table=table)
     q, k, v = to_heads(query, entry, heads), read(key), read(value)
     kind, own, batch = v.dtype, k.shape[2], k.shape[0]
-    k = with_prefix(dequantised(k, key_by, table), prefix.key, entry, kv_heads, key_by)
-    v = with_prefix(dequantised(v, value_by, table), prefix.value, entry, kv_heads, value_by)
+    k = with_prefix(dequantized(k, key_by, table), prefix.key, entry, kv_heads, key_by)
+    v = with_prefix(dequantized(v, value_by, table), prefix.value, entry, kv_heads, value_by)
     if rope.query is not None:
         if prefix.key is not None:
             raise UnsupportedOp("a shared prefix together with rotary parts", next="omit one of them")
         # Both parts of a quantized query share its scale and the scale of the key.
-        turned = dequantised(read(rope.key), Scale(rope.scale), table)
-        turned = turned if query_scales is None else dequantised(turned, key_by, table)
+        turned = dequantized(read(rope.key), Scale(rope.scale), table)
+        turned = turned if query_scales is None else dequantized(turned, key_by, table)
         q, k = joined(q, to_heads(rope.query, entry, heads)), joined(k, turned)
     q = q if query_scales is None else wide(q) * query_scale(query_scales, entry)
     q = q if score_scale is None else wide(q) * unpacked_scale(score_scale)
@@ -313,7 +313,7 @@ def infer(
         keys = key_tokens(entry, batch, own, lengths[1], paddings[1], q.device, table is not None)
         k, v = (side_by_side(k), side_by_side(v)) if in_pages else (k, v)
     if prefix.key is not None:
-        keys = behind(prefix_tokens(k.shape[2] - own, prefix.length, q.device), keys, batch)
+        keys = after_prefix(prefix_tokens(k.shape[2] - own, prefix.length, q.device), keys, batch)
     made = core(q, k, v, shift, mask, queries, keys, sparse, scale, prefix.key is not None)
     out, lse = finished(made, sink, (*stored, kind), wants_lse)
     if alone:

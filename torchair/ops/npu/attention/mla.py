@@ -16,7 +16,7 @@ from torchair.ops.npu.attention.rotary import INTERLEAVE_HALF, roped
 from torchair.ops.npu.common.op_spec import InPlaceOp, NpuOp, made
 from torchair.ops.npu.common.sequences import numbers, packed
 from torchair.ops.npu.dense.matmul import product
-from torchair.ops.npu.dense.norm import normalised
+from torchair.ops.npu.dense.norm import normalized
 from torchair.ops.numerics.formats import (
     E4M3,
     HIF8,
@@ -41,7 +41,7 @@ _MICROSCALED, _HIF8 = 3, 5
 _BY_TILES = 3
 
 
-class Quantised(NamedTuple):
+class Quantized(NamedTuple):
     """Quantized rows, their scale for the product (or None), and the scale to return."""
 
     rows: torch.Tensor
@@ -68,17 +68,17 @@ def microscaled_product(x, weight, x_scale, weight_scale):
     return left @ right
 
 
-def quantised_latent(cq, weight, smooth, mode) -> Quantised:
+def quantized_latent(cq, weight, smooth, mode) -> Quantized:
     """Return the latent query for the up projection: unchanged, or quantized like the weight."""
     if mode == _MICROSCALED:
         stored, scale = mx(cq, E4M3)
         flat = scale.flatten(-2)[..., : cq.shape[-1] // _BLOCK]
-        return Quantised(stored, flat, flat)
+        return Quantized(stored, flat, flat)
     if weight.dtype.itemsize > 1 and mode != _HIF8:
-        return Quantised(cq, None, None)
+        return Quantized(cq, None, None)
     smoothed = cq if smooth is None else cq * wide(smooth).reshape(-1)
     stored, scale = dynamic(smoothed, HIF8 if mode == _HIF8 else dtypes.to_ge(weight.dtype))
-    return Quantised(stored, scale, scale.reshape(-1, 1))
+    return Quantized(stored, scale, scale.reshape(-1, 1))
 
 
 def numbers_of(rows):
@@ -151,7 +151,7 @@ def tiled_rows(c, rope, clip, tile_size, kind):
 
 def prolog(
     x, weight_dq, weight_uq_qr, weight_uk, weight_dkv_kr, gamma_cq, gamma_ckv, sin, cos, index, kv_cache,
-    kr_cache, scales, quant_scales, smooth, *, epsilons, cache_mode, quantises_query, ends=None, clip=None,
+    kr_cache, scales, quant_scales, smooth, *, epsilons, cache_mode, quantizes_query, ends=None, clip=None,
     query_norm_flag=False, weight_mode=0, cache_quant_mode=0, rope_beside=False, tile_size=128,
     factors=(1.0, 1.0),
 ):  # fmt: skip
@@ -164,23 +164,23 @@ def prolog(
     multiply = microscaled_product if weight_mode == _MICROSCALED else scaled_product
     shape, dtype = x.shape, weight_uk.dtype
     x, sin, cos = (tokens_of(part) for part in (x, sin, cos))
-    cq, _ = normalised(multiply(x, weight_dq, x_scale, weight_scales[0]), gamma_cq, epsilons[0])
+    cq, _ = normalized(multiply(x, weight_dq, x_scale, weight_scales[0]), gamma_cq, epsilons[0])
     cq = cq * factors[0]
-    latent = quantised_latent(cq, weight_uq_qr, smooth, weight_mode)
+    latent = quantized_latent(cq, weight_uq_qr, smooth, weight_mode)
     up = multiply(numbers_of(latent.rows), weight_uq_qr, latent.scale, weight_scales[1])
     heads, inner = weight_uk.shape[0], weight_uk.shape[1]
     nope, turned = up.unflatten(-1, (heads, -1)).split([inner, sin.shape[-1]], -1)
     query = torch.einsum("tnd,ndc->tnc", nope, wide(weight_uk))
     query_rope = roped(turned, cos.unsqueeze(1), sin.unsqueeze(1), INTERLEAVE_HALF)
     query_scale = query.new_zeros(1)
-    if quantises_query:
+    if quantizes_query:
         query, found = dynamic(query, HIF8 if weight_mode == _HIF8 else small_kind(x))
         query_scale = found.unsqueeze(-1)
         back = 1.0 if quant_scales[0] is None else wide(quant_scales[0]).reshape(-1)[0]
         query_rope = divided(query_rope * back, query_scale)
     width = gamma_ckv.shape[-1]
     down = multiply(x, weight_dkv_kr, x_scale, weight_scales[2])
-    c, _ = normalised(down[..., :width], gamma_ckv, epsilons[1])
+    c, _ = normalized(down[..., :width], gamma_ckv, epsilons[1])
     c, rope = c * factors[1], roped(down[..., width:], cos, sin, INTERLEAVE_HALF)
     if cache_quant_mode == _BY_TILES:
         beside = rope.to(dtype) if rope_beside else None
@@ -191,14 +191,14 @@ def prolog(
     kv_cache = written(kv_cache, kept, *where)
     if not rope_beside:
         kr_cache = written(kr_cache, as_stored(rope, quant_scales[1], kr_cache), *where)
-    query = query if quantises_query else query.to(dtype)
+    query = query if quantizes_query else query.to(dtype)
     return (
         query.reshape(*shape[:-1], *query.shape[1:]), query_rope.to(dtype).reshape(*shape[:-1], heads, -1),
         kv_cache, kr_cache, query_scale, *returned_latent(latent, shape, dtype, query_norm_flag),
     )  # fmt: skip
 
 
-def returned_latent(latent: Quantised, shape, dtype, wanted):
+def returned_latent(latent: Quantized, shape, dtype, wanted):
     """Return (latent query, its scale); empty if they are not requested or there is no scale."""
     if not wanted:
         return latent.rows.new_empty(0, dtype=dtype), latent.rows.new_empty(0, dtype=torch.float32)
@@ -212,7 +212,7 @@ def small_kind(x):
     return dtypes.to_ge(x.dtype) if x.dtype.itemsize == 1 else INT8
 
 
-def _first_versions(outputs, can_quantise):
+def _first_versions(outputs, can_quantize):
     """Define the first two versions of the op, by the number of outputs and whether queries can be int8."""
 
     def mla_prolog(
@@ -227,7 +227,7 @@ def _first_versions(outputs, can_quantise):
             rope_sin, rope_cos, cache_index, kv_cache, kr_cache,
             (dequant_scale_x, dequant_scale_w_dq, dequant_scale_w_uq_qr, dequant_scale_w_dkv_kr),
             (quant_scale_ckv, quant_scale_ckr), smooth_scales_cq, cache_mode=cache_mode,
-            epsilons=(rmsnorm_epsilon_cq, rmsnorm_epsilon_ckv), quantises_query=can_quantise and is_int8,
+            epsilons=(rmsnorm_epsilon_cq, rmsnorm_epsilon_ckv), quantizes_query=can_quantize and is_int8,
         )[:outputs]  # fmt: skip
 
     return mla_prolog
@@ -252,7 +252,7 @@ def mla_prolog_v3(
         (dequant_scale_x, dequant_scale_w_dq, dequant_scale_w_uq_qr, dequant_scale_w_dkv_kr),
         (quant_scale_ckv, quant_scale_ckr), smooth_scales_cq,
         epsilons=(rmsnorm_epsilon_cq, rmsnorm_epsilon_ckv), cache_mode=cache_mode, ends=actual_seq_len,
-        quantises_query=query_quant_mode == 1, clip=k_nope_clip_alpha, query_norm_flag=query_norm_flag,
+        quantizes_query=query_quant_mode == 1, clip=k_nope_clip_alpha, query_norm_flag=query_norm_flag,
         weight_mode=weight_quant_mode, cache_quant_mode=kv_cache_quant_mode,
         rope_beside=ckvkr_repo_mode == 1, tile_size=tile_size, factors=(qc_qr_scale, kc_scale),
     )  # fmt: skip

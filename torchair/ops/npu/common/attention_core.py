@@ -95,7 +95,7 @@ def with_sink(out: torch.Tensor, lse: torch.Tensor, sink: torch.Tensor) -> torch
     return (wide(out) * torch.sigmoid(lse - wide(sink).reshape(1, -1, 1, 1))).to(out.dtype)
 
 
-def attend_quantised(heads: Heads, scale: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+def attend_quantized(heads: Heads, scale: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
     """Multiply the values with probabilities that are stored as probability · scale."""
     full = heads.whole
     stored = store(probabilities(full) * wide(scale), dtypes.to_ge(kind))
@@ -129,13 +129,13 @@ def gradients_of(
     dy: torch.Tensor,
     out: torch.Tensor,
     statistics: tuple[torch.Tensor, torch.Tensor],
-    kept: torch.Tensor | None = None,
+    dropout: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     """Compute (dq, dk, dv, dscores) explicitly; gradients of heads that share a key are summed. Unused
     results are not computed.
 
     `statistics` are the maximum and the sum of the softmax, which are exact for low scores, unlike their
-    combination. `kept` has the factors of dropout.
+    combination. `dropout` has the factors of dropout.
     """
     full = heads.whole
     made = scores(full)
@@ -143,7 +143,7 @@ def gradients_of(
     p = torch.where(made == -torch.inf, 0.0, torch.exp(made - top) / total)
     grad = wide(dy)
     dp = grad @ wide(full.value).mT
-    dropped, dp = (p, dp) if kept is None else (p * kept, dp * kept)
+    dropped, dp = (p, dp) if dropout is None else (p * dropout, dp * dropout)
     ds = p * (dp - (grad * wide(out)).sum(3, keepdim=True))
     dq = full.scale * (ds @ wide(full.key))
     dk, dv = full.scale * (ds.mT @ wide(full.query)), dropped.mT @ grad

@@ -15,7 +15,7 @@ from torchair.core.errors import BadGroup, UnsupportedOp
 from torchair.ops.npu.common.ranks import all_gather, check_group
 
 
-class Holders(NamedTuple):
+class ExpertRanks(NamedTuple):
     """The ranks of a group and their experts, from the view of one rank."""
 
     group: str
@@ -70,10 +70,10 @@ class Holders(NamedTuple):
         return everyone // self.copies if is_shared else everyone * min(self.local, slots)
 
 
-def holders(
+def expert_ranks(
     group: str, ranks: int, rank: int, experts: int, tp_ranks: int, shared: int, shared_ranks: int,
     shard_type: int, elastic_info: Any = None,
-) -> Holders:  # fmt: skip
+) -> ExpertRanks:  # fmt: skip
     """Return the mapping of experts to ranks, or raise if it is not defined."""
     shared = shared if shared_ranks > 0 else 0
     if tp_ranks > 1 or elastic_info is not None or (shared and shard_type != 0):
@@ -94,4 +94,4 @@ def holders(
             "expert",
         )
     check_group(group, ranks, rank)
-    return Holders(group, ranks, rank, experts, shared, shared_ranks)
+    return ExpertRanks(group, ranks, rank, experts, shared, shared_ranks)

@@ -42,7 +42,7 @@ def scale_of(x: str) -> Computed:
 
 
 def weight(
-    name: str, beside: str, codes: tuple[str, ...] = (), *, of_bytes: int | None = None, flag: str = ""
+    name: str, other: str, codes: tuple[str, ...] = (), *, of_bytes: int | None = None, flag: str = ""
 ) -> Computed:
     """Define the right operand [.., K, N] of a product. A transposed view is packed along K; `flag` is the
     attribute with which the IR op reads it transposed.
@@ -56,7 +56,7 @@ def weight(
         inner = shape_of(x)[-1] * per_word(x, kind_of(x, x_code, of_bytes))
         return Held(kind, shape_of(weight)[-2] != inner, flag)
 
-    return made(held, name, beside, *codes)
+    return made(held, name, other, *codes)
 
 
 def per_word(x: Any, kind: int | None) -> int:

@@ -168,7 +168,7 @@ def counted_side_by_side(batch: Any, rows: Any, lengths: torch.Tensor | None, de
     return Tokens(*(x.reshape(1, -1) for x in parts))
 
 
-def behind(prefix: Tokens, own: Tokens, batch: Any) -> Tokens:
+def after_prefix(prefix: Tokens, own: Tokens, batch: Any) -> Tokens:
     """Return the positions of a prefix that all sequences share, followed by the rows of each sequence."""
     ends = prefix.length.reshape(1, 1) if isinstance(prefix.length, torch.Tensor) else prefix.length
     first, rest = prefix.position, own.position + ends

@@ -99,7 +99,7 @@ def gated(x, *, dim, left, mode, limit, alpha, bias):
     return F.silu(a) * b if left else F.silu(b) * a
 
 
-def dequantised(x, weight_scale, activation_scale, bias, ids=None):
+def dequantized(x, weight_scale, activation_scale, bias, ids=None):
     """Dequantize int32 products: an int bias is added before the scales (per column, per row), a float bias
     after them.
     """
@@ -123,7 +123,7 @@ def dequant_swiglu_quant(
     """
     ids = None if group_index is None else group_ids(group_index, x.shape[0], COUNTS)[0]
     is_int = x.dtype == torch.int32
-    y = dequantised(x, weight_scale, activation_scale, bias, ids) if is_int else wide(x)
+    y = dequantized(x, weight_scale, activation_scale, bias, ids) if is_int else wide(x)
     y = gated(
         y,
         dim=activate_dim,

@@ -231,7 +231,7 @@ def fused_quant_mat_mul(
     return result(EPILOGUES[fused_op_type](y, x3), dtype, x2_offset if dtype == INT8 else None)
 
 
-def quantised_rows(x, x_scale, x_offset, smooth_scale, mode):
+def quantized_rows(x, x_scale, x_offset, smooth_scale, mode):
     """Return (integers, scale): x quantized with a given scale, or per row."""
     y = wide(x) if smooth_scale is None else wide(x) * wide(smooth_scale)
     if x_scale is None:
@@ -247,7 +247,7 @@ def quant_matmul_dequant(
     transpose_weight=True,
 ):  # fmt: skip
     """Quantize x, multiply with an int8 weight, and return the dtype of x."""
-    rows, scale = quantised_rows(x, x_scale, x_offset, smooth_scale, x_quant_mode)
+    rows, scale = quantized_rows(x, x_scale, x_offset, smooth_scale, x_quant_mode)
     weight = quantized_weight.mT if transpose_weight else quantized_weight
     acc = with_bias(product(rows, weight), bias)
     if x_offset is not None:

@@ -14,11 +14,11 @@ from torchair.ops.numerics.formats import INT8, dynamic, ir_type, ir_type_or, mx
 
 def rms_norm(x, gamma, *, epsilon=1e-6):
     """Return (x · rstd · gamma, rstd), rstd = 1 / sqrt(mean(x²) + epsilon) over the dims of gamma."""
-    normed, rstd = normalised(wide(x), gamma, epsilon)
+    normed, rstd = normalized(wide(x), gamma, epsilon)
     return normed.to(x.dtype), rstd
 
 
-def normalised(x, gamma, epsilon):
+def normalized(x, gamma, epsilon):
     """Compute `rms_norm` in the dtype of the arithmetic."""
     dims = list(range(x.ndim - gamma.ndim, x.ndim))
     rstd = torch.rsqrt(x.pow(2).mean(dims, keepdim=True) + epsilon)
@@ -46,7 +46,7 @@ def rms_norm_grad_quant(
 def added(x1, x2, gamma, beta, epsilon):
     """Return (normalized sum, rstd, sum in the dtype of x1), the first in the dtype of the arithmetic."""
     x = wide(x1) + wide(x2)
-    y, rstd = normalised(x, gamma, epsilon)
+    y, rstd = normalized(x, gamma, epsilon)
     return y if beta is None else y + wide(beta), rstd, x.to(x1.dtype)
 
 
@@ -103,7 +103,7 @@ def rms_norm_dynamic_mx_quant(
     x, gamma, beta, *, epsilon=1e-6, scale_alg=0, round_mode="rint", dst_type=40, output_rstd=False
 ):
     """Quantize the RMSNorm in blocks of 32 with a shared power of two: (y, scales, rstd)."""
-    y, rstd = normalised(wide(x), gamma, epsilon)
+    y, rstd = normalized(wide(x), gamma, epsilon)
     y = (y if beta is None else y + wide(beta)).to(x.dtype)
     stored, scale = mx(y, dst_type, scale_alg=scale_alg, mode=round_mode)
     return stored, scale, rstd if output_rstd else torch.zeros_like(rstd)

@@ -9,7 +9,7 @@ from torchair.core import dtypes
 from torchair.ops.npu.common.groups import block_slots, group_ids, grouped_mx
 from torchair.ops.npu.common.op_spec import NpuOp, fixed, made
 from torchair.ops.npu.common.packing import operand, packed, scale_of
-from torchair.ops.npu.dense.activation import dequantised
+from torchair.ops.npu.dense.activation import dequantized
 from torchair.ops.numerics.formats import (
     BF16,
     E2M1,
@@ -87,7 +87,7 @@ def dynamic_quant(x, smooth_scales, group_index, *, dst_type=INT8):
     return dynamic(smoothed(x, smooth_scales, group_index), dst_type)
 
 
-def quantised_dims(x, quant_mode):
+def quantized_dims(x, quant_mode):
     """Return the dims that share a scale."""
     return {"pertoken": [x.ndim - 1], "perchannel": [x.ndim - 2], "pertensor": list(range(x.ndim))}[
         quant_mode
@@ -99,7 +99,7 @@ def dynamic_quant_any(
     dst_type_max=0.0,
 ):  # fmt: skip
     """Return (values, scale, offset) per row, column or tensor; the offset of the symmetric form is 0."""
-    y, dims = smoothed(x, smooth_scales, group_index), quantised_dims(x, quant_mode)
+    y, dims = smoothed(x, smooth_scales, group_index), quantized_dims(x, quant_mode)
     if is_symmetrical:
         stored, scale = dynamic(y, dst_type, dims, dst_type_max)
         offset = torch.zeros_like(scale)
@@ -308,7 +308,7 @@ def unpacked_scale(scale):
 
 def dequant_bias(x, weight_scale, activate_scale, bias, *, output_dtype):
     """Return (x + int bias) · weight scale · row scale (+ float bias)."""
-    return dequantised(x, weight_scale, activate_scale, bias).to(dtypes.to_torch(output_dtype))
+    return dequantized(x, weight_scale, activate_scale, bias).to(dtypes.to_torch(output_dtype))
 
 
 def dtype_cast(self, dtype, input_dtype=None):

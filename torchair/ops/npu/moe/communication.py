@@ -101,7 +101,7 @@ def all_gather_matmul(
     return y.to(x1.dtype), gathered if is_gather_out else x1.new_empty(0)
 
 
-def all_gather_matmul_quantised(
+def all_gather_matmul_quantized(
     x1, x2, bias, x1_scale, x2_scale, quant_scale, *, group, is_trans_a=False, is_trans_b=False,
     gather_index=0, comm_turn=0, rank_size=0, block_size=0, group_size=0, is_gather_out=True,
     is_amax_out=False, y_dtype=0, comm_mode="",
@@ -154,7 +154,7 @@ def matmul_reduce_scatter(
     return reduce_scatter(y, group, rank_size or size_of(group)).to(x1.dtype)
 
 
-def matmul_reduce_scatter_quantised(
+def matmul_reduce_scatter_quantized(
     x1, x2, bias, x1_scale, x2_scale, quant_scale, *, group, reduce_op="sum", is_trans_a=False,
     is_trans_b=False, comm_turn=0, rank_size=0, block_size=0, group_size=0, is_amax_out=False, y_dtype=28,
     comm_mode="ai_cpu",
@@ -197,19 +197,19 @@ def all_to_all_matmul(
 ):  # fmt: skip
     """Return (A @ x2 + bias, A), A being this rank's rows of all columns; A may be quantized row by row."""
     check_axes(all2all_axes, [-2, -1])
-    refuse_quantised_exchange(comm_scale, comm_quant_mode, comm_quant_dtype, x1_offset, x2_offset)
+    refuse_quantized_exchange(comm_scale, comm_quant_mode, comm_quant_dtype, x1_offset, x2_offset)
     x = rows_for_columns(turned(x1, transpose_x1), group, world_size)
     rows, scale = x, x1_scale
     if x1_quant_mode == PER_TOKEN_HERE:
         refuse(x1_scale=x1_scale)
-        rows, scale = quantised_here(x, x1_quant_dtype)
+        rows, scale = quantized_here(x, x1_quant_dtype)
     elif scale is not None:
         scale = exchanged_scale(scale, x1, group, world_size)
     y = block_scaled_product(rows, turned(x2, transpose_x2), bias, scale, x2_scale, None, group_size)
     return stored_as(y, y_dtype, x1), x if alltoall_out_flag else x1.new_empty(0)
 
 
-def quantised_here(x, kind):
+def quantized_here(x, kind):
     """Return (small floats, scale per row)."""
     if kind == UNDEFINED:
         raise UnsupportedOp(
@@ -229,7 +229,7 @@ def exchanged_scale(scale, x1, group, ranks):
     return rows_for_columns(scale, group, ranks)
 
 
-def refuse_quantised_exchange(comm_scale, comm_quant_mode, comm_quant_dtype, x1_offset, x2_offset):
+def refuse_quantized_exchange(comm_scale, comm_quant_mode, comm_quant_dtype, x1_offset, x2_offset):
     """Raise if the exchanged values would be quantized for the exchange."""
     kind = None if comm_quant_dtype == UNDEFINED else comm_quant_dtype
     refuse(
@@ -245,7 +245,7 @@ def matmul_all_to_all(
 ):  # fmt: skip
     """Return this rank's columns of x1 @ x2 + bias, of all ranks."""
     check_axes(all2all_axes, [-1, -2])
-    refuse_quantised_exchange(comm_scale, comm_quant_mode, comm_quant_dtype, x1_offset, x2_offset)
+    refuse_quantized_exchange(comm_scale, comm_quant_mode, comm_quant_dtype, x1_offset, x2_offset)
     if x1_quant_mode == PER_TOKEN_HERE:
         raise UnsupportedOp(
             "x1_quant_mode 7 of a product before the exchange", next="quantize x1 before the op"
@@ -258,7 +258,7 @@ def matmul_all_to_all(
 # Quantized sums
 
 
-def dequantised(x, scales):
+def dequantized(x, scales):
     """Dequantize x: one scale for all, for equal parts of every dim, or powers of two for 32 values."""
     is_even = scales.ndim == x.ndim and all(
         size % parts == 0 for size, parts in zip(x.shape, scales.shape, strict=True)
@@ -276,13 +276,13 @@ def dequantised(x, scales):
 def quant_all_reduce(x, scales, *, group, reduce_op="sum", output_dtype=27, world_size):
     """Return the sum over ranks of quantized values."""
     check_sum(reduce_op)
-    return all_reduce(dequantised(x, scales), group, world_size).to(dtypes.to_torch(output_dtype))
+    return all_reduce(dequantized(x, scales), group, world_size).to(dtypes.to_torch(output_dtype))
 
 
 def quant_reduce_scatter(x, scales, *, group, reduce_op="sum", output_dtype=27, world_size):
     """Return this rank's rows of `quant_all_reduce`; in the IR, the number of ranks is text."""
     check_sum(reduce_op)
-    y = reduce_scatter(dequantised(x, scales), group, int(world_size))
+    y = reduce_scatter(dequantized(x, scales), group, int(world_size))
     return y.to(dtypes.to_torch(output_dtype))
 
 
@@ -357,12 +357,12 @@ ROWS = (
         ignored=_PLAIN_ONLY,
     ),
     NpuOp(
-        "npu_all_gather_base_mm", "AllGatherMatmulV2", all_gather_matmul_quantised,
+        "npu_all_gather_base_mm", "AllGatherMatmulV2", all_gather_matmul_quantized,
         {**_GATHERED_OUT, "y_dtype": made(_kind_like, "output_dtype", "self")}, outputs=(0, 1),
         holds=_HELD_PLAIN, makes={1: "x1"},
     ),
     NpuOp(
-        "npu_all_gather_quant_mm", "AllGatherMatmulV2", all_gather_matmul_quantised,
+        "npu_all_gather_quant_mm", "AllGatherMatmulV2", all_gather_matmul_quantized,
         {**_GATHERED_OUT, **_SCATTERED_OUT, "y_dtype": made(_kind_like, "y_dtype", "self")},
         holds=_HELD_GATHERED, makes={1: "x1"}, ignored=_SCALE_CODES,
     ),
@@ -384,12 +384,12 @@ ROWS = (
         when=_is_plain, ignored=_PLAIN_ONLY,
     ),
     NpuOp(
-        "npu_mm_reduce_scatter_base", "MatmulReduceScatterV2", matmul_reduce_scatter_quantised,
+        "npu_mm_reduce_scatter_base", "MatmulReduceScatterV2", matmul_reduce_scatter_quantized,
         {**_GATHERED, "y_dtype": made(_kind_like, "output_dtype", "self")}, outputs=(0,),
         holds=_HELD_PLAIN,
     ),
     NpuOp(
-        "npu_quant_mm_reduce_scatter", "MatmulReduceScatterV2", matmul_reduce_scatter_quantised,
+        "npu_quant_mm_reduce_scatter", "MatmulReduceScatterV2", matmul_reduce_scatter_quantized,
         {**_GATHERED, **_SCATTERED_OUT, "y_dtype": made(_kind_like, "y_dtype", "self")},
         holds=_HELD_GATHERED, ignored=_SCALE_CODES,
     ),

@@ -50,7 +50,7 @@ register_fake(_library, _NAME, _fake)
 has_side_effect(torch.ops.torchair.run_by_workers.default)
 
 
-def by_workers(op, *given, results=()):
+def vendor_results(op, *given, results=()):
     """Return the results of an op of the vendor's runtime, by their sizes and types."""
     sizes = [size for shape, _ in results for size in shape]
     tensors = [x for x in given if x is not None]
@@ -71,7 +71,7 @@ def attention_to_ffn(
     quant_mode=0, sync_flag=0, ffn_start_rank_id=0,
 ):  # fmt: skip
     """Send tokens to the workers of their experts."""
-    by_workers(
+    vendor_results(
         "npu_attention_to_ffn", x, session_id, micro_batch_id, layer_id, expert_ids, expert_rank_table,
         scales, active_mask,
     )  # fmt: skip
@@ -83,7 +83,7 @@ def ffn_to_attention(
     world_size, token_info_table_shape, token_data_shape,
 ):  # fmt: skip
     """Send rows back to the workers of their tokens."""
-    by_workers(
+    vendor_results(
         "npu_ffn_to_attention", x, session_ids, micro_batch_ids, token_ids, expert_offsets, actual_token_num,
         attn_rank_table,
     )  # fmt: skip
@@ -106,14 +106,14 @@ def ffn_worker_batching(
         ([rows], torch.float32),
         ([1], torch.int64),
     ]
-    return by_workers("npu_ffn_worker_batching", schedule_context, results=results)
+    return vendor_results("npu_ffn_worker_batching", schedule_context, results=results)
 
 
 def attention_worker_combine(schedule_context, expert_scales, layer_id, *, hidden_size=0, token_dtype=0):
     """Return (weighted sums of the returned rows, the number of the next layer)."""
     kind = token_type(token_dtype, (0, 1))
     results = [([expert_scales.shape[0], hidden_size], kind), (layer_id.shape, torch.int32)]
-    return by_workers(
+    return vendor_results(
         "npu_attention_worker_combine", schedule_context, expert_scales, layer_id, results=results
     )
 
@@ -129,7 +129,7 @@ def ffn_worker_scheduler(schedule_context, *, sync_group_size=1, execute_mode=0)
 
 
 def _updated(op, context):
-    return by_workers(op, context, results=[(context.shape, context.dtype)])[0]
+    return vendor_results(op, context, results=[(context.shape, context.dtype)])[0]
 
 
 _CONTEXT = {"schedule_context": "self"}

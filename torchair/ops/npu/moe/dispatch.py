@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from torchair.core.errors import BadGroup, UnsupportedOp
-from torchair.ops.npu.common.expert_ranks import Holders, holders
+from torchair.ops.npu.common.expert_ranks import ExpertRanks, expert_ranks
 from torchair.ops.npu.common.op_spec import NpuOp, made
-from torchair.ops.npu.dense.norm import normalised
+from torchair.ops.npu.dense.norm import normalized
 from torchair.ops.npu.moe.routing import expert_counts, placed
 from torchair.ops.numerics.formats import INT8, dynamic, ir_type, static, wide
 
@@ -55,64 +55,73 @@ def tokens_of_a_rank(own, global_bs, ranks):
     return tokens
 
 
-def asked_here(expert_ids, active_mask, held: Holders, tokens):
+def selected_here(expert_ids, active_mask, owners: ExpertRanks, tokens):
     """Return which expert of this rank each entry of all ranks selects, or the number of local experts if
     none: [ranks · tokens, k], for a shared expert [ranks · tokens, 1].
     """
-    experts = held.experts
+    experts = owners.experts
     asked = torch.where(is_sent(expert_ids, active_mask, experts), expert_ids.to(torch.int64), experts)
-    if held.shared:
+    if owners.shared:
         active = is_active(expert_ids, active_mask).to(torch.int64)
         asked = torch.cat((asked, active.unsqueeze(1) + experts), 1)
-    asked = held.gather(filled(asked, tokens, experts))
-    if held.is_shared:
+    asked = owners.gather(filled(asked, tokens, experts))
+    if owners.is_shared:
         source = torch.arange(asked.shape[0], device=asked.device) // tokens
-        comes = (asked[:, -1] > experts) & (source % held.copies == held.rank % held.copies)
+        comes = (asked[:, -1] > experts) & (source % owners.copies == owners.rank % owners.copies)
         return torch.where(comes, 0, 1).unsqueeze(1)
-    asked = asked[:, : expert_ids.shape[1]] - held.first
-    return torch.where((asked >= 0) & (asked < held.local), asked, held.local)
+    asked = asked[:, : expert_ids.shape[1]] - owners.first
+    return torch.where((asked >= 0) & (asked < owners.local), asked, owners.local)
 
 
-def scales_here(scales, held: Holders, expert):
+def scales_here(scales, owners: ExpertRanks, expert):
     """Return the scale of each row's expert; a table [experts, H] may begin with shared experts."""
     if scales is None or scales.ndim == 1:
         return scales
-    if held.is_shared and scales.shape[0] == held.experts:
+    if owners.is_shared and scales.shape[0] == owners.experts:
         raise UnsupportedOp(
             "quantizing the rows of a shared expert with these scales",
             got=f"scales {list(scales.shape)}",
-            near=f"scales of {held.shared} shared experts and {held.experts} others",
+            near=f"scales of {owners.shared} shared experts and {owners.experts} others",
         )
-    first = held.first if held.is_shared else held.first + scales.shape[0] - held.experts
+    first = owners.first if owners.is_shared else owners.first + scales.shape[0] - owners.experts
     return scales[first + expert]
 
 
 def dispatched(
-    x, expert_ids, scales, active_mask, expert_scales, held: Holders, *, quant_mode, global_bs, counts_type
+    x,
+    expert_ids,
+    scales,
+    active_mask,
+    expert_scales,
+    owners: ExpertRanks,
+    *,
+    quant_mode,
+    global_bs,
+    counts_type,
 ):
     """Return (rows, scales, rows per expert, ends per expert and source, weights, entries, tokens)."""
     if quant_mode not in (0, 1, 2):
         raise UnsupportedOp(f"dispatching with quant_mode {quant_mode}", near="0, 1 and 2")
-    tokens = tokens_of_a_rank(x.shape[0], global_bs, held.ranks)
-    asked = asked_here(expert_ids, active_mask, held, tokens)
+    tokens = tokens_of_a_rank(x.shape[0], global_bs, owners.ranks)
+    asked = selected_here(expert_ids, active_mask, owners, tokens)
     slots, flat = asked.shape[1], asked.flatten()
     _, order = flat.sort(stable=True)
-    entries = torch.where(flat[order] < held.here, order, -1)
-    entries = filled(entries, held.rows(tokens, expert_ids.shape[1]), -1)
+    entries = torch.where(flat[order] < owners.here, order, -1)
+    entries = filled(entries, owners.rows(tokens, expert_ids.shape[1]), -1)
     known, used = entries.clamp(min=0), entries >= 0
-    rows = torch.where(used.unsqueeze(1), held.gather(filled(x, tokens))[known // slots], 0)
-    rows, row_scales = quantised_rows(
-        rows, scales_here(scales, held, flat[known].clamp(max=held.here - 1)), quant_mode
+    rows = torch.where(used.unsqueeze(1), owners.gather(filled(x, tokens))[known // slots], 0)
+    rows, row_scales = quantized_rows(
+        rows, scales_here(scales, owners, flat[known].clamp(max=owners.here - 1)), quant_mode
     )
     source = torch.arange(flat.shape[0], device=flat.device) // (tokens * slots)
-    ends = expert_counts(flat * held.ranks + source, 0, held.here * held.ranks).cumsum(0)
-    last = ends[held.ranks - 1 :: held.ranks]
+    ends = expert_counts(flat * owners.ranks + source, 0, owners.here * owners.ranks).cumsum(0)
+    last = ends[owners.ranks - 1 :: owners.ranks]
     counts = last if counts_type == 0 else last.diff(prepend=last.new_zeros(1))
-    weights = weights_here(expert_scales, held, tokens, known, used)
+    weights = weights_here(expert_scales, owners, tokens, known, used)
     return rows, row_scales, counts, ends.to(torch.int32), weights, entries, tokens
 
 
-def quantised_rows(rows, scale, mode):
+def quantized_rows(rows, scale, mode):
     """Return (rows, a scale for each): unchanged, times a scale, or by their largest magnitude."""
     if mode == 1:
         rows = static(rows, scale, None, INT8)
@@ -121,12 +130,12 @@ def quantised_rows(rows, scale, mode):
     return rows, torch.zeros(rows.shape[0], device=rows.device)
 
 
-def weights_here(expert_scales, held: Holders, tokens, known, used):
+def weights_here(expert_scales, owners: ExpertRanks, tokens, known, used):
     """Return the weight of each row; rows of shared experts have weight 1."""
     if expert_scales is None:
         return torch.zeros(known.shape[0], device=known.device)
-    everyone = held.gather(filled(wide(expert_scales), tokens)).flatten()
-    return torch.where(used, 1.0 if held.is_shared else everyone[known], 0.0)
+    everyone = owners.gather(filled(wide(expert_scales), tokens)).flatten()
+    return torch.where(used, 1.0 if owners.is_shared else everyone[known], 0.0)
 
 
 def places_inside(expert_ids, active_mask, experts):
@@ -144,12 +153,12 @@ def moe_distribute_dispatch(
     shared_expert_rank_num=0, quant_mode=0, global_bs=0, expert_token_nums_type=1,
 ):  # fmt: skip
     """Return (rows, scales, index of each entry in its expert, rows per expert, ends, zeros, weights)."""
-    held = holders(
+    owners = expert_ranks(
         group_ep, ep_world_size, ep_rank_id, moe_expert_num, tp_world_size, shared_expert_num,
         shared_expert_rank_num, expert_shard_type,
     )  # fmt: skip
     rows, row_scales, counts, ends, weights, _, _ = dispatched(
-        x, expert_ids, scales, x_active_mask, expert_scales, held, quant_mode=quant_mode,
+        x, expert_ids, scales, x_active_mask, expert_scales, owners, quant_mode=quant_mode,
         global_bs=global_bs, counts_type=expert_token_nums_type,
     )  # fmt: skip
     inside = places_inside(expert_ids, x_active_mask, moe_expert_num)
@@ -165,24 +174,24 @@ def moe_distribute_dispatch_v2(
     y_dtype=0,
 ):  # fmt: skip
     """Dispatch with a note of the origin of each row, instead of indices."""
-    held = holders(
+    owners = expert_ranks(
         group_ep, ep_world_size, ep_rank_id, moe_expert_num, tp_world_size, shared_expert_num,
         shared_expert_rank_num, expert_shard_type, elastic_info,
     )  # fmt: skip
     rows, row_scales, counts, ends, weights, entries, tokens = dispatched(
-        x, expert_ids, scales, x_active_mask, expert_scales, held, quant_mode=quant_mode,
+        x, expert_ids, scales, x_active_mask, expert_scales, owners, quant_mode=quant_mode,
         global_bs=global_bs, counts_type=expert_token_nums_type,
     )  # fmt: skip
-    notes = notes_of(entries.clamp(min=0), tokens, expert_ids.shape[1], held)
+    notes = notes_of(entries.clamp(min=0), tokens, expert_ids.shape[1], owners)
     nothing = torch.zeros(1, dtype=torch.int32, device=x.device)
     return rows, row_scales, notes, counts, ends, nothing, weights
 
 
-def notes_of(entries, tokens, slots, held: Holders):
+def notes_of(entries, tokens, slots, owners: ExpertRanks):
     """Return rank, token and slot of each row; shared experts have slots after the others."""
-    kinds = 1 if held.is_shared else slots
+    kinds = 1 if owners.is_shared else slots
     token, slot = entries // kinds, entries % kinds
-    slot = slot + slots + held.first if held.is_shared else slot
+    slot = slot + slots + owners.first if owners.is_shared else slot
     notes = torch.stack((token // tokens, token % tokens, slot), 1)
     return F.pad(notes, (0, _WORDS - 3)).flatten().to(torch.int32)
 
@@ -190,31 +199,31 @@ def notes_of(entries, tokens, slots, held: Holders):
 # The way back
 
 
-def by_places(expand_x, expert_ids, places, ends, active_mask, held: Holders, tokens):
+def by_places(expand_x, expert_ids, places, ends, active_mask, owners: ExpertRanks, tokens):
     """Return the row of each entry [n, k, H], 0 for entries that were not sent, and of each shared expert
     [n, shared, H], from the indices of entries in their experts.
     """
-    slots, ranks = expert_ids.shape[1], held.ranks
-    capacity = held.most_rows(tokens, slots) if ranks > 1 else expand_x.shape[0]
-    everyone = held.gather(filled(wide(expand_x), capacity) if ranks > 1 else wide(expand_x))
-    width = held.local * ranks
-    starts = held.gather(F.pad(filled(ends, width).to(torch.int64), (1, 0))).reshape(ranks, width + 1)
-    sent = is_sent(expert_ids, active_mask, held.experts)
+    slots, ranks = expert_ids.shape[1], owners.ranks
+    capacity = owners.most_rows(tokens, slots) if ranks > 1 else expand_x.shape[0]
+    everyone = owners.gather(filled(wide(expand_x), capacity) if ranks > 1 else wide(expand_x))
+    width = owners.local * ranks
+    starts = owners.gather(F.pad(filled(ends, width).to(torch.int64), (1, 0))).reshape(ranks, width + 1)
+    sent = is_sent(expert_ids, active_mask, owners.experts)
     chosen = torch.where(sent, expert_ids.to(torch.int64), 0)
-    holder = held.shared_ranks + chosen // held.local
-    start = starts[holder, chosen % held.local * ranks + held.rank]
+    holder = owners.shared_ranks + chosen // owners.local
+    start = starts[holder, chosen % owners.local * ranks + owners.rank]
     row = torch.where(sent, holder * capacity + start + places.reshape(expert_ids.shape), 0)
     parts = torch.where(sent.unsqueeze(-1), everyone[row], 0.0)
-    if not held.shared:
+    if not owners.shared:
         return parts, None
     active = is_active(expert_ids, active_mask)
-    copies = torch.arange(held.shared, device=ends.device) * held.copies + held.rank % held.copies
-    first = copies * capacity + starts[copies, held.rank]
+    copies = torch.arange(owners.shared, device=ends.device) * owners.copies + owners.rank % owners.copies
+    first = copies * capacity + starts[copies, owners.rank]
     row = torch.where(active.unsqueeze(1), first + (active.cumsum(0) - 1).unsqueeze(1), 0)
     return parts, torch.where(active[:, None, None], everyone[row], 0.0)
 
 
-def by_notes(expand_x, expert_ids, notes, ends, held: Holders, tokens):
+def by_notes(expand_x, expert_ids, notes, ends, owners: ExpertRanks, tokens):
     """Return the rows like `by_places`, from their notes."""
     rows = expand_x.shape[0]
     n, slots = expert_ids.shape
@@ -223,14 +232,14 @@ def by_notes(expand_x, expert_ids, notes, ends, held: Holders, tokens):
     values = torch.where(used.unsqueeze(1), wide(expand_x), 0.0)
     source = torch.where(used, note[:, 0], -1)
     note = torch.stack((source, note[:, 1], note[:, 2]), 1)
-    if held.ranks > 1:
-        capacity = held.most_rows(tokens, slots)
-        values, note = held.gather(filled(values, capacity)), held.gather(filled(note, capacity, -1))
-    kinds = slots + held.shared
-    entry = torch.where(note[:, 0] == held.rank, note[:, 1] * kinds + note[:, 2], n * kinds)
+    if owners.ranks > 1:
+        capacity = owners.most_rows(tokens, slots)
+        values, note = owners.gather(filled(values, capacity)), owners.gather(filled(note, capacity, -1))
+    kinds = slots + owners.shared
+    entry = torch.where(note[:, 0] == owners.rank, note[:, 1] * kinds + note[:, 2], n * kinds)
     made = torch.zeros(n * kinds + 1, expand_x.shape[1], device=expand_x.device)
     parts = made.index_add(0, entry, values)[:-1].unflatten(0, (n, kinds))
-    return parts[:, :slots], parts[:, slots:] if held.shared else None
+    return parts[:, :slots], parts[:, slots:] if owners.shared else None
 
 
 def special(parts, expert_ids, ori_x, constants, experts, numbers):
@@ -286,12 +295,12 @@ def combined_with_shared(
     shared_expert_rank_num, global_bs,
 ):  # fmt: skip
     """Return the weighted sum plus the result of a shared expert."""
-    held = holders(
+    owners = expert_ranks(
         group_ep, ep_world_size, ep_rank_id, moe_expert_num, tp_world_size, shared_expert_num,
         shared_expert_rank_num, expert_shard_type,
     )  # fmt: skip
-    tokens = tokens_of_a_rank(expert_ids.shape[0], global_bs, held.ranks)
-    parts, shared = by_places(expand_x, expert_ids, expand_idx, ep_send_counts, x_active_mask, held, tokens)
+    tokens = tokens_of_a_rank(expert_ids.shape[0], global_bs, owners.ranks)
+    parts, shared = by_places(expand_x, expert_ids, expand_idx, ep_send_counts, x_active_mask, owners, tokens)
     return summed(parts, expert_scales, shared, shared_expert_x, x_active_mask, expand_x.dtype)
 
 
@@ -305,12 +314,12 @@ def moe_distribute_combine_v2(
     const_expert_num=0,
 ):  # fmt: skip
     """Return the weighted sum of each token's rows by their notes, with special experts."""
-    held = holders(
+    owners = expert_ranks(
         group_ep, ep_world_size, ep_rank_id, moe_expert_num, tp_world_size, shared_expert_num,
         shared_expert_rank_num, expert_shard_type, elastic_info,
     )  # fmt: skip
-    tokens = tokens_of_a_rank(expert_ids.shape[0], global_bs, held.ranks)
-    parts, shared = by_notes(expand_x, expert_ids, assist_info_for_combine, ep_send_counts, held, tokens)
+    tokens = tokens_of_a_rank(expert_ids.shape[0], global_bs, owners.ranks)
+    parts, shared = by_notes(expand_x, expert_ids, assist_info_for_combine, ep_send_counts, owners, tokens)
     constants = const_expert_alpha_1, const_expert_alpha_2, const_expert_v
     numbers = zero_expert_num, copy_expert_num, const_expert_num
     parts = special(parts, expert_ids, ori_x, constants, moe_expert_num, numbers)
@@ -336,7 +345,7 @@ def moe_distribute_combine_add_rms_norm(
         const_expert_num=const_expert_num,
     )  # fmt: skip
     x = rows.unsqueeze(1) + wide(residual_x).reshape(rows.shape[0], 1, -1)
-    y, rstd = normalised(x, gamma, norm_eps)
+    y, rstd = normalized(x, gamma, norm_eps)
     return y.to(residual_x.dtype), rstd, x.to(residual_x.dtype)
 
 

@@ -16,7 +16,7 @@ from torchair.ops.npu.dense.matmul import (
     decoded,
     is_microscaled,
     packed_group_size,
-    quantised_rows,
+    quantized_rows,
     rows_scale,
     scaled_blocks,
     weight_numbers,
@@ -261,7 +261,7 @@ def quant_grouped_matmul_dequant(
     smooth = smooth_scale
     if smooth is not None and smooth.ndim == 2:
         smooth = smooth[group_ids(group_list, x.shape[0])[0]]
-    rows, scale = quantised_rows(x, x_scale, x_offset, smooth, x_quant_mode)
+    rows, scale = quantized_rows(x, x_scale, x_offset, smooth, x_quant_mode)
     weight = quantized_weight.mT if transpose_weight else quantized_weight
     if x_offset is not None:
         rows = rows.double() - wide(x_offset)

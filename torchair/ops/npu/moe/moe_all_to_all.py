@@ -86,7 +86,7 @@ def of_expert(scale, expert):
     return scale if scale is None or scale.numel() == 1 else scale[expert]
 
 
-def beside(x, weight, x_scale, weight_scale, like, kind):
+def shared_product(x, weight, x_scale, weight_scale, like, kind):
     """Return the product of the shared expert, or an empty tensor."""
     if x is None or weight is None:
         return like.new_empty(0, dtype=like.dtype if kind == UNDEFINED else dtypes.to_torch(kind))
@@ -137,7 +137,7 @@ def exchanged_product(
     scales = None if x_scale is None else arrived(scale_of_rows(x_scale, x.shape[0]), *way)
     y = experts_product(rows, weights, recv_counts, ranks, scales, weight_scale)
     mm_weight = None if mm_weight is None else turned(mm_weight, turned_weights[1])
-    shared = beside(mm_x, mm_weight, mm_x_scale, mm_weight_scale, x, kinds[1])
+    shared = shared_product(mm_x, mm_weight, mm_x_scale, mm_weight_scale, x, kinds[1])
     return stored_as(y, kinds[0], x), shared, rows if wants_rows else x.new_empty(0)
 
 
@@ -184,7 +184,7 @@ def returned_product(
     scales = None if x_scale is None else scale_of_rows(x_scale, x.shape[0])
     y = stored_as(experts_product(x, weights, send_counts, ranks, scales, weight_scale), kinds[0], x)
     mm_weight = None if mm_weight is None else turned(mm_weight, turned_weights[1])
-    shared = beside(mm_x, mm_weight, mm_x_scale, mm_weight_scale, x, kinds[1])
+    shared = shared_product(mm_x, mm_weight, mm_x_scale, mm_weight_scale, x, kinds[1])
     return returned(y, send_counts, recv_counts, group, ranks), shared
 
 

@@ -126,7 +126,7 @@ def routed_type(mode):
     return {_CAST: HIF8, _PER_TENSOR: HIF8, 8: HIF8, 9: E2M1, 13: INT4}.get(mode)
 
 
-def quantised(rows, scale, offset, mode):
+def quantized(rows, scale, offset, mode):
     """Return (stored rows, scales or None); `scale` and `offset` are per row, or for all rows."""
     if mode in _MICROSCALED:
         kind, algorithm, least = _MICROSCALED[mode]
@@ -211,7 +211,7 @@ def routed(x, scale, offset, mode, token, used, experts):
     rows = rows.view(x.dtype) if small else rows
     if mode == -1:
         return rows, rows.new_empty(0, dtype=torch.float32) if scale is None else scale[token]
-    stored, scales = quantised(rows, of_experts(scale, experts), of_experts(offset, experts), mode)
+    stored, scales = quantized(rows, of_experts(scale, experts), of_experts(offset, experts), mode)
     return stored, rows.new_empty(0, dtype=torch.float32) if scales is None else scales
 
 

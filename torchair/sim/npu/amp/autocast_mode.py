@@ -8,14 +8,14 @@ import torch
 from torch.amp.autocast_mode import autocast as _autocast
 
 from torchair.sim.native import shim
-from torchair.sim.python_device import Plain
+from torchair.sim.python_device import PythonShim
 
 __all__ = ["autocast", "custom_bwd", "custom_fwd"]
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """Return the types for `torch.autocast("npu", dtype=…)`; none without the C++ part."""
-    return [] if isinstance(shim(), Plain) else [torch.float16, torch.bfloat16, torch.float32]
+    return [] if isinstance(shim(), PythonShim) else [torch.float16, torch.bfloat16, torch.float32]
 
 
 def is_bf16_supported() -> bool:

@@ -128,13 +128,13 @@ class profile(torch.profiler.profile):
     """`torch.profiler.profile`; `ProfilerActivity.NPU` is the work of the host for the device."""
 
     def __init__(self, *, activities: Iterable[Any] | None = None, **options: Any) -> None:
-        wishes = options.pop("experimental_config", None)
-        if wishes is not None and not isinstance(wishes, _ExperimentalConfig):
+        config = options.pop("experimental_config", None)
+        if config is not None and not isinstance(config, _ExperimentalConfig):
             raise TypeError(
-                f"experimental_config must be a torch_npu.profiler._ExperimentalConfig, got {wishes!r}"
+                f"experimental_config must be a torch_npu.profiler._ExperimentalConfig, got {config!r}"
             )
-        if wishes is not None:
-            logger.info("%s has no effect: the simulated device has no hardware counters", wishes)
+        if config is not None:
+            logger.info("%s has no effect: the simulated device has no hardware counters", config)
         kinds = supported_activities() if activities is None else set(activities)
         unknown = [
             each for each in kinds if not isinstance(each, ProfilerActivity | torch.profiler.ProfilerActivity)
