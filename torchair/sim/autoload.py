@@ -10,7 +10,7 @@ from torchair.core.environment import text_of
 from torchair.core.errors import BadOption
 from torchair.core.registries.vendor_plugin import PLUGIN
 from torchair.sim.install import install, is_installed
-from torchair.sim.module_aliases import HOMES
+from torchair.sim.module_aliases import ALIASES
 
 DEVICES = "TORCHAIR_SIM_DEVICES"
 BACKING = "TORCHAIR_SIM_BACKING"
@@ -22,7 +22,7 @@ def provided() -> ModuleType:
     if not is_installed():
         devices, memory = _number(DEVICES, text_of(DEVICES)), _number(MEMORY, text_of(MEMORY))
         install(devices, text_of(BACKING), memory=memory)
-    sys.modules[PLUGIN] = module = importlib.import_module(HOMES[PLUGIN])
+    sys.modules[PLUGIN] = module = importlib.import_module(ALIASES[PLUGIN])
     return module
 
 
