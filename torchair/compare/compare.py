@@ -203,7 +203,7 @@ class ComparisonBackend:
     options: ComparisonOptions
     comparisons: list[StageComparison] = field(default_factory=list[StageComparison])
     is_complete: bool = False
-    kept: list[tuple[torch.Tensor, torch.Tensor]] = field(
+    saved: list[tuple[torch.Tensor, torch.Tensor]] = field(
         default_factory=list[tuple[torch.Tensor, torch.Tensor]]
     )
     own: set[int] = field(default_factory=set[int])  # ids of tensors that are copies
@@ -221,20 +221,20 @@ class ComparisonBackend:
     ) -> StageComparison:
         comparison = compare_stages(gm, inputs, settings, self.options, **facts)
         comparison.is_complete = self.is_complete
-        comparison.before = self._keep
+        comparison.before = self._save_tensors
         self.comparisons.append(comparison)
         return comparison
 
-    def _keep(self, args: Sequence[Any]) -> None:
+    def _save_tensors(self, args: Sequence[Any]) -> None:
         """Save tensors that a function reaches by closures or globals, which are not copied."""
-        known = {id(tensor) for tensor, _ in self.kept}
+        known = {id(tensor) for tensor, _ in self.saved}
         others = [arg for arg in args if isinstance(arg, torch.Tensor) and id(arg) not in self.own]
         tensors = [arg for arg in others if id(arg) not in known]
-        self.kept += [(tensor, tensor.detach().clone()) for tensor in tensors]
+        self.saved += [(tensor, tensor.detach().clone()) for tensor in tensors]
 
     def _put_back(self) -> None:
         with torch.no_grad():
-            for tensor, value in self.kept:
+            for tensor, value in self.saved:
                 if not torch.equal(tensor, value):
                     tensor.copy_(value)
 

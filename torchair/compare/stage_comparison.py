@@ -123,17 +123,17 @@ def _has_gaps(node: fx.Node) -> bool:
 def wrong_fake_kernel(gm: fx.GraphModule, values: Values) -> LocatedMismatch | None:
     """Return the first op with wrong dtype or sizes in its fake kernel, which compiled code relies on."""
     for node in gm.graph.nodes:
-        said, got = node.meta.get("val"), values.get(node.name)
+        predicted, got = node.meta.get("val"), values.get(node.name)
         if (
             node.op != "call_function"
-            or not isinstance(said, torch.Tensor)
+            or not isinstance(predicted, torch.Tensor)
             or not isinstance(got, torch.Tensor)
         ):
             continue
-        sizes = zip(said.shape, got.shape, strict=False)
-        is_known = said.dim() == got.dim() and all(a == b for a, b in sizes if isinstance(a, int))
-        if said.dtype != got.dtype or not is_known:
-            text = f"{spec(got)}, but its fake kernel returns {spec(said)}"
+        sizes = zip(predicted.shape, got.shape, strict=False)
+        is_known = predicted.dim() == got.dim() and all(a == b for a, b in sizes if isinstance(a, int))
+        if predicted.dtype != got.dtype or not is_known:
+            text = f"{spec(got)}, but its fake kernel returns {spec(predicted)}"
             culprit = Culprit("fake kernel", str(node.target), text)
             return LocatedMismatch(culprit, node, str(node.target), Errors(text=text), gm, (node,))
     return None
@@ -228,7 +228,7 @@ class StageComparison:
             if step is given and double is not None and not row.errors.ok:
                 self.notes += self._eager_exceeds(recorded, double)
             if step is not given and self.wrong is None and (not row.ok or self.options.every_node):
-                self._open(step, row, recorded)
+                self._locate_in_stage(step, row, recorded)
             if self.rng_differs:
                 return
 
@@ -251,7 +251,7 @@ class StageComparison:
             next="make it deterministic, and initialize all memory that it reads",
         )
 
-    def _open(self, step: Snapshot, row: StageRow, recorded: RecordedCall) -> None:
+    def _locate_in_stage(self, step: Snapshot, row: StageRow, recorded: RecordedCall) -> None:
         """Locate the first wrong node of a stage; there may be none if its outputs are right."""
         mismatch = searched(lambda: self._locate(step, recorded), Culprit(step.kind, step.title))
         if (row.ok and mismatch.errors.ok) or self._is_other_random_order(mismatch):

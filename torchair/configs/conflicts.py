@@ -19,7 +19,7 @@ class Interaction(NamedTuple):
     path: str
     value: Any
     why: str
-    warns_on_default: bool = True  # False: a value nobody chose gives way without a word
+    warns_on_default: bool = True  # False: no warning if the value was not set
 
 
 INTERACTIONS = (
@@ -63,15 +63,15 @@ INTERACTIONS = (
 
 def resolve(frozen: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the settings with conflicts resolved, and warning texts, which the caller emits."""
-    settled, said = dict(frozen), list[str]()
+    settled, warnings = dict(frozen), list[str]()
     for rule in INTERACTIONS:
         holds = all(_fits(frozen[path], wanted) for path, wanted in rule.when.items())
         if not holds or frozen["mode"] not in rule.modes or frozen[rule.path] == rule.value:
             continue
         settled[rule.path] = rule.value
         if rule.warns_on_default or frozen[rule.path] != _DEFAULTS[rule.path]:
-            said.append(rule.why)
-    return settled, said
+            warnings.append(rule.why)
+    return settled, warnings
 
 
 def _fits(value: Any, wanted: Any) -> bool:

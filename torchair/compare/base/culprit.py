@@ -70,8 +70,8 @@ def _fx_pass(before: fx.GraphModule, step: Snapshot, recorded: RecordedCall, jud
                 culprit, lost, str((lost if lost is not old else node).target), errors, before, (lost,)
             )
     # All values are right: the pass removed a side effect, or the graph returns something else.
-    kept = {node.name for node in after.graph.nodes}
-    lost = next((n for n in before.graph.nodes if mutates(n.target) and n.name not in kept), None)
+    remaining = {node.name for node in after.graph.nodes}
+    lost = next((n for n in before.graph.nodes if mutates(n.target) and n.name not in remaining), None)
     if lost is not None:
         why = f"{lost.name} wrote an input, and the pass removed it"
         return LocatedMismatch(
@@ -84,9 +84,9 @@ def _fx_pass(before: fx.GraphModule, step: Snapshot, recorded: RecordedCall, jud
 
 def _lost_input(node: fx.Node, old: fx.Node, was: Values, now: Values, judge: Judge) -> tuple[fx.Node, str]:
     """Return the removed node that a call reads a replacement of, otherwise the call."""
-    kept = {other.name for other in node.graph.nodes}
+    remaining = {other.name for other in node.graph.nodes}
     for new, source in zip(_inputs(node), _inputs(old), strict=False):
-        is_gone = source.name not in kept and source.op == "call_function"
+        is_gone = source.name not in remaining and source.op == "call_function"
         if is_gone and not judge(now[new.name], was[source.name]).ok:
             return source, f"the pass removed it, and {node.name} reads {new.name} instead"
     return old, "" if old.name == node.name else f"{node.name} replaces it"

@@ -61,13 +61,13 @@ class GraphHistory:
         if title == "given":
             self.steps.clear()
             self.unchanged = 0
-        kept = copy_ge(graph) if isinstance(graph, Graph) else copy_fx(graph)
+        copied = copy_ge(graph) if isinstance(graph, Graph) else copy_fx(graph)
         if title in TITLES:
-            self.steps.append(Snapshot(*TITLES[title], kept))
-        elif _is_same(self.steps[-1].graph, kept):
+            self.steps.append(Snapshot(*TITLES[title], copied))
+        elif _is_same(self.steps[-1].graph, copied):
             self.unchanged += 1
         else:
-            self.steps.append(Snapshot(GE_PASS if isinstance(graph, Graph) else FX_PASS, title, kept))
+            self.steps.append(Snapshot(GE_PASS if isinstance(graph, Graph) else FX_PASS, title, copied))
 
     def last(self, kind: type[Any]) -> Any:
         """Return the last graph of this class, or None."""

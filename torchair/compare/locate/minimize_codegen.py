@@ -89,8 +89,8 @@ def _lasting(gm: fx.GraphModule) -> list[fx.Node]:
     calls = [
         n for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.meta.get("val"), torch.Tensor)
     ]
-    kept = [node for node in calls if root_of(node)[0] not in written and not written_by(node)]
-    return [node for node in kept if not is_uninitialized(node)]
+    lasting = [node for node in calls if root_of(node)[0] not in written and not written_by(node)]
+    return [node for node in lasting if not is_uninitialized(node)]
 
 
 def locate_wrong_code(generator: Recompiler, recorded: RecordedCall, program: Program) -> LocatedMismatch:

@@ -30,12 +30,12 @@ class RecordedDump(Observer):
         self._folder = folder
         left_out = saved_by_user(gm)
         self._inputs = [None if node in left_out else node.name for node in placeholders(gm)]
-        kept = [node for node in gm.graph.nodes if node not in left_out]
+        nodes = [node for node in gm.graph.nodes if node not in left_out]
         self._constants = {
-            node.name: operator.attrgetter(node.target)(gm) for node in kept if node.op == "get_attr"
+            node.name: operator.attrgetter(node.target)(gm) for node in nodes if node.op == "get_attr"
         }
         self._results = len(_returned(gm))
-        self.names = _return_copies(gm, [node for node in kept if node.op == "call_function"])
+        self.names = _return_copies(gm, [node for node in nodes if node.op == "call_function"])
 
     def called(self, args: Sequence[Any]) -> None:
         for name, value in (*zip(self._inputs, args, strict=True), *self._constants.items()):

@@ -82,11 +82,11 @@ class ArrayFiles(DumpProgram):
     """Write inputs and outputs of the selected nodes as `.npy`, one directory per run."""
 
     def __init__(
-        self, gm: fx.GraphModule, folder: Path, kept: Collection[fx.Node], degradations: Diagnostics
+        self, gm: fx.GraphModule, folder: Path, selected: Collection[fx.Node], degradations: Diagnostics
     ) -> None:
         super().__init__(gm, degradations)
         self._folder = folder
-        self._kept = kept
+        self._selected = selected
         self._step = -1
 
     def __call__(self, args: list[Any]) -> list[Any]:
@@ -94,7 +94,7 @@ class ArrayFiles(DumpProgram):
         return super().__call__(args)
 
     def run_node(self, n: fx.Node) -> Any:
-        if n not in self._kept:
+        if n not in self._selected:
             return super().run_node(n)
         target = re.sub(r"[^\w.]", "_", str(n.target))
         name, stamp = f"{n.name}-{target}", now()

@@ -27,8 +27,8 @@ def delta_rule(
     current = torch.zeros_like(state[0])
     for t in range(query.shape[0]):
         current = torch.where(first[t], state[source[t]], current) * decay[t]
-        told = torch.einsum("nvk,nk->nv", current, key[t])
-        change = (value[t] - told) * beta[t]
+        predicted = torch.einsum("nvk,nk->nv", current, key[t])
+        change = (value[t] - predicted) * beta[t]
         current = current + change.unsqueeze(-1) * key[t].unsqueeze(-2)
         out[t] = torch.einsum("nvk,nk->nv", current, query[t])
         states.index_copy_(0, target[t : t + 1], current.unsqueeze(0))

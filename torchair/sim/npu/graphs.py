@@ -206,9 +206,9 @@ class _Graphed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, replayed: Any, *inputs: torch.Tensor) -> Any:
         ctx.replayed = replayed
-        for kept, given in zip(replayed.inputs, inputs, strict=True):
-            if kept.data_ptr() != given.data_ptr():
-                kept.copy_(given)
+        for buffer, given in zip(replayed.inputs, inputs, strict=True):
+            if buffer.data_ptr() != given.data_ptr():
+                buffer.copy_(given)
         replayed.forward.replay()
         return tuple(output.detach() for output in replayed.outputs)
 
@@ -216,9 +216,9 @@ class _Graphed(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:  # type: ignore[override]
         replayed = ctx.replayed
-        for kept, given in zip(replayed.grad_outputs, grads, strict=True):
-            if kept is not None and kept.data_ptr() != given.data_ptr():
-                kept.copy_(given)
+        for buffer, given in zip(replayed.grad_outputs, grads, strict=True):
+            if buffer is not None and buffer.data_ptr() != given.data_ptr():
+                buffer.copy_(given)
         replayed.backward.replay()
         return None, *(None if grad is None else grad.detach() for grad in replayed.grad_inputs)
 

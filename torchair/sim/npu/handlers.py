@@ -165,8 +165,8 @@ class Dispatch(TorchDispatchMode):
                 result = func(*args, **kwargs)
             finally:
                 group = self._end()
-        kept = {key: handler.record_wrap_kwarg(key, value) for key, value in kwargs.items()}
-        self.records.append((handler, Record(name, func, list(args), kept, group)))
+        recorded = {key: handler.record_wrap_kwarg(key, value) for key, value in kwargs.items()}
+        self.records.append((handler, Record(name, func, list(args), recorded, group)))
         return handler.postprocess_result(result, kwargs)
 
     @contextmanager

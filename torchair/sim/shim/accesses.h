@@ -65,7 +65,7 @@ inline void look_at(const std::string& name, const at::Tensor& tensor, bool read
   for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
     last += (tensor.size(dim) - 1) * tensor.stride(dim);
   }
-  const auto said = [&](const std::string& what) {
+  const auto describe = [&](const std::string& what) {
     const std::string where = user_line();
     std::ostringstream text;
     text << what << ": " << name << (where.empty() ? "" : " (" + where + ")") << " uses a tensor of " << tensor.dtype()
@@ -74,12 +74,12 @@ inline void look_at(const std::string& name, const at::Tensor& tensor, bool read
   };
   const size_t needed = static_cast<size_t>(last + 1) * tensor.dtype().itemsize();
   TORCH_CHECK(
-      needed <= tensor.storage().nbytes(), said("freed memory"), ", whose memory was freed: it needs ", needed,
+      needed <= tensor.storage().nbytes(), describe("freed memory"), ", whose memory was freed: it needs ", needed,
       " bytes, and its storage has ", tensor.storage().nbytes());
   if (reads && capture_here(tensor.device().index()) == nullptr) {  // a captured graph reads when it is replayed
     const size_t bytes = unwritten().count(tensor);
     TORCH_CHECK(
-        bytes == 0, said("uninitialized memory"), ", of which ", bytes, " of ",
+        bytes == 0, describe("uninitialized memory"), ", of which ", bytes, " of ",
         tensor.numel() * tensor.dtype().itemsize(), " bytes were never written");
   }
   if (writes) {
@@ -95,7 +95,7 @@ inline const std::set<std::string> WRITES_PARTS{
     "index_put", "_index_put_impl", "index_copy", "index_fill", "scatter", "masked_fill", "masked_scatter", "put",
     "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"};
 
-inline const std::map<std::string, std::set<size_t>> WRITES_BEHIND{
+inline const std::map<std::string, std::set<size_t>> WRITTEN_ARGUMENTS{
     {"aten::_cummax_helper", {1, 2}}, {"aten::_cummin_helper", {1, 2}}, {"aten::rrelu_with_noise", {1}},
     {"aten::rrelu_with_noise_", {1}}};
 
@@ -103,8 +103,8 @@ inline const std::map<std::string, std::set<size_t>> WRITES_BEHIND{
 inline bool is_read(const c10::FunctionSchema& schema, size_t place) {
   const bool is_result = is_written(schema, place) && schema.arguments()[place].kwarg_only();
   if (is_result || place > 0) {
-    const auto behind = WRITES_BEHIND.find(schema.name());
-    const bool only_writes = is_result || (behind != WRITES_BEHIND.end() && behind->second.count(place));
+    const auto written = WRITTEN_ARGUMENTS.find(schema.name());
+    const bool only_writes = is_result || (written != WRITTEN_ARGUMENTS.end() && written->second.count(place));
     return !only_writes && schema.name() != "aten::resize_as_";
   }
   const std::string name = schema.name().substr(schema.name().find("::") + 2);

@@ -81,10 +81,10 @@ def scatter_list(var, indice, updates, mask, *, reduce="update", axis=-2):
         written = scattered(
             entry.unsqueeze(0), start, updates[number].unsqueeze(0), _inner_axis(axis, entry.ndim)
         )
-        kept = (
+        selected = (
             written.squeeze(0) if mask is None else torch.where(mask[number] != 0, written.squeeze(0), entry)
         )
-        made.append(kept)
+        made.append(selected)
     return made
 
 
@@ -181,9 +181,9 @@ def compressed_slots(slot_mapping, tokens, lengths, offsets, seq_lens):
     token = torch.arange(tokens, device=slot_mapping.device).reshape(1, -1, 1)
     length, offset = lengths.reshape(batch, 1, heads), offsets.reshape(batch, 1, heads)
     after = token >= offset + length
-    kept = ((token < offset) | after) & (token < seq_lens.reshape(batch, 1, 1))
+    selected = ((token < offset) | after) & (token < seq_lens.reshape(batch, 1, 1))
     slot = slot_mapping.unsqueeze(1) + token - torch.where(after, length, 0)
-    return torch.where(kept & (slot_mapping.unsqueeze(1) >= 0), slot, -1)
+    return torch.where(selected & (slot_mapping.unsqueeze(1) >= 0), slot, -1)
 
 
 def scatter_pa_kv_cache(
@@ -312,8 +312,8 @@ def _rope_quant(
             caches.append(put_in_pages(cache, indices, tokens))
         else:
             caches.append(scattered(cache, indices, tokens.reshape(x.shape[0], -1, *tokens.shape[1:]), 1))
-    kept = (key, value) if kv_output else (key.new_empty(0), value.new_empty(0))
-    return query, *kept, *caches
+    selected = (key, value) if kv_output else (key.new_empty(0), value.new_empty(0))
+    return query, *selected, *caches
 
 
 # In-place writes, for tensors with data

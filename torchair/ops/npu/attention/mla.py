@@ -152,7 +152,7 @@ def tiled_rows(c, rope, clip, tile_size, kind):
 def prolog(
     x, weight_dq, weight_uq_qr, weight_uk, weight_dkv_kr, gamma_cq, gamma_ckv, sin, cos, index, kv_cache,
     kr_cache, scales, quant_scales, smooth, *, epsilons, cache_mode, quantizes_query, ends=None, clip=None,
-    query_norm_flag=False, weight_mode=0, cache_quant_mode=0, rope_beside=False, tile_size=128,
+    query_norm_flag=False, weight_mode=0, cache_quant_mode=0, rope_in_tiles=False, tile_size=128,
     factors=(1.0, 1.0),
 ):  # fmt: skip
     """Return (query, query_rope, kv_cache, kr_cache, scale of the query, latent query, its scale).
@@ -183,13 +183,13 @@ def prolog(
     c, _ = normalized(down[..., :width], gamma_ckv, epsilons[1])
     c, rope = c * factors[1], roped(down[..., width:], cos, sin, INTERLEAVE_HALF)
     if cache_quant_mode == _BY_TILES:
-        beside = rope.to(dtype) if rope_beside else None
-        kept = tiled_rows(c, beside, clip, tile_size, kind_of(kv_cache)).view(kv_cache.dtype)
+        rope_columns = rope.to(dtype) if rope_in_tiles else None
+        stored = tiled_rows(c, rope_columns, clip, tile_size, kind_of(kv_cache)).view(kv_cache.dtype)
     else:
-        kept = as_stored(c, quant_scales[0], kv_cache)
+        stored = as_stored(c, quant_scales[0], kv_cache)
     where = index, cache_mode, shape, ends
-    kv_cache = written(kv_cache, kept, *where)
-    if not rope_beside:
+    kv_cache = written(kv_cache, stored, *where)
+    if not rope_in_tiles:
         kr_cache = written(kr_cache, as_stored(rope, quant_scales[1], kr_cache), *where)
     query = query if quantizes_query else query.to(dtype)
     return (
@@ -254,7 +254,7 @@ def mla_prolog_v3(
         epsilons=(rmsnorm_epsilon_cq, rmsnorm_epsilon_ckv), cache_mode=cache_mode, ends=actual_seq_len,
         quantizes_query=query_quant_mode == 1, clip=k_nope_clip_alpha, query_norm_flag=query_norm_flag,
         weight_mode=weight_quant_mode, cache_quant_mode=kv_cache_quant_mode,
-        rope_beside=ckvkr_repo_mode == 1, tile_size=tile_size, factors=(qc_qr_scale, kc_scale),
+        rope_in_tiles=ckvkr_repo_mode == 1, tile_size=tile_size, factors=(qc_qr_scale, kc_scale),
     )  # fmt: skip
 
 

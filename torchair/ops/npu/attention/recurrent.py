@@ -74,9 +74,9 @@ CONV_MODES = {"default": 0, "pangu": 1}
 
 def rows_at(x, history, starts, ids, position):
     """Return row `position` of each sequence; negatives index its history [B, H rows, columns]."""
-    kept = history.shape[1]
+    history_rows = history.shape[1]
     inside = x[(starts[ids] + position).clamp(0, x.shape[0] - 1)]
-    before = history[ids, (kept + position).clamp(0, kept - 1)]
+    before = history[ids, (history_rows + position).clamp(0, history_rows - 1)]
     return torch.where((position >= 0).unsqueeze(-1), inside, before)
 
 
@@ -84,10 +84,10 @@ def history_of(conv_states, lines, taps, accepted, computed, mode):
     """Return the rows before each sequence: the last rows of its line, or those up to the last accepted
     token; zeros for a new sequence.
     """
-    kept, length = taps - 1, conv_states.shape[1]
-    offset = torch.arange(kept, device=conv_states.device)
+    history_rows, length = taps - 1, conv_states.shape[1]
+    offset = torch.arange(history_rows, device=conv_states.device)
     if accepted is None:
-        history = conv_states[lines][:, length - kept :]
+        history = conv_states[lines][:, length - history_rows :]
     else:
         history = conv_states[lines.unsqueeze(1), accepted.to(torch.int64).unsqueeze(1) - 1 + offset]
     for known in (computed, mode):

@@ -171,11 +171,11 @@ def kv_quant_sparse(
     kind=None,
 ):  # fmt: skip
     """Compute `kv_quant_sparse_flash_attention`; `kind` is the type of bytes that need a type code."""
-    beside = quant_scale_repo_mode == 1
+    has_tile_scales = quant_scale_repo_mode == 1
     k, v = (
         tiles(
             sparse_keys(x, layout_kv, block_table),
-            None if beside else sparse_keys(scale, layout_kv, block_table),
+            None if has_tile_scales else sparse_keys(scale, layout_kv, block_table),
             rope_head_dim, tile_size, query, kind,
         )
         for x, scale in ((key, key_dequant_scale), (value, value_dequant_scale))

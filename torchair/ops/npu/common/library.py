@@ -156,18 +156,18 @@ def _differentiate(op: str, gradient: Gradient, library: torch.library.Library) 
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: Any = None) -> None:
         given = bind(schema, inputs, keyword_only_inputs or {})
-        kept = gradient.keep(given, output)
-        ctx.save_for_backward(*(part for part in kept if isinstance(part, torch.Tensor)))
-        ctx.kept = [None if isinstance(part, torch.Tensor) else part for part in kept]
-        ctx.is_tensor = [isinstance(part, torch.Tensor) for part in kept]
+        saved = gradient.keep(given, output)
+        ctx.save_for_backward(*(part for part in saved if isinstance(part, torch.Tensor)))
+        ctx.saved = [None if isinstance(part, torch.Tensor) else part for part in saved]
+        ctx.is_tensor = [isinstance(part, torch.Tensor) for part in saved]
 
     def backward(ctx: Any, *grads: Any) -> Any:
         tensors = iter(ctx.saved_tensors)
-        kept = [
+        saved = [
             next(tensors) if is_tensor else part
-            for part, is_tensor in zip(ctx.kept, ctx.is_tensor, strict=True)
+            for part, is_tensor in zip(ctx.saved, ctx.is_tensor, strict=True)
         ]
-        made = gradient.backward(*kept, *grads)
+        made = gradient.backward(*saved, *grads)
         rest = sum(not argument.kwarg_only for argument in schema.arguments) - len(made)
         return (*made, *(None,) * rest)
 

@@ -40,10 +40,10 @@ def check_group(group: str, ranks: int, rank: int | None = None) -> None:
         )
     found = _found(group)
     if found.size() != ranks or (rank is not None and found.rank() != rank):
-        told = "" if rank is None else f"   rank {rank}"
+        rank_text = "" if rank is None else f"   rank {rank}"
         raise BadGroup(
             f"the ranks of group {group!r} differ from those that the op got",
-            got=f"world size {ranks}{told}",
+            got=f"world size {ranks}{rank_text}",
             near=f"the group has {found.size()} ranks, and this is rank {found.rank()}",
             next="pass the size of the group and the rank of this process in it",
         )

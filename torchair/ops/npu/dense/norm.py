@@ -118,8 +118,8 @@ def group_norm_silu(x, gamma, beta, *, num_groups, eps=1e-4):
     per_channel = (-1, *(1,) * (x.ndim - 2))
     y = y if gamma is None else y * wide(gamma).reshape(per_channel)
     y = y if beta is None else y + wide(beta).reshape(per_channel)
-    kept = x.dtype if gamma is None else gamma.dtype
-    return F.silu(y).to(x.dtype), mean.to(kept), rstd.to(kept)
+    result = x.dtype if gamma is None else gamma.dtype
+    return F.silu(y).to(x.dtype), mean.to(result), rstd.to(result)
 
 
 def masked_softmax_with_rel_pos_bias(
@@ -147,8 +147,8 @@ def gather_stats(total_sum, total_square_sum, sample_count, mean, variance, *, m
     batch_mean = total_sum / sample_count
     batch_var = total_square_sum / sample_count - batch_mean.square()
     unbiased = batch_var * sample_count / (sample_count - 1).clamp(min=1)
-    kept = [old + momentum * (new - old) for old, new in ((mean, batch_mean), (variance, unbiased))]
-    return batch_mean, torch.rsqrt(batch_var + eps), *kept
+    result = [old + momentum * (new - old) for old, new in ((mean, batch_mean), (variance, unbiased))]
+    return batch_mean, torch.rsqrt(batch_var + eps), *result
 
 
 def rank_sums(mean, invstd, counts, eps):

@@ -29,10 +29,10 @@ def top_k_top_p_sample(logits, top_k, top_p, *, q=None, eps=1e-8, is_need_logits
     """Return (a token per row, the filtered logits if requested): the largest probability, divided by noise
     `q` if given. Exponential noise makes the token a sample.
     """
-    kept = top_k_top_p(logits.float(), top_p, top_k)
-    chances = kept.softmax(-1)
+    filtered = top_k_top_p(logits.float(), top_p, top_k)
+    chances = filtered.softmax(-1)
     chosen = (chances if q is None else chances / (q.float() + eps)).argmax(-1)
-    return chosen, kept if is_need_logits else kept.new_empty(0)
+    return chosen, filtered if is_need_logits else filtered.new_empty(0)
 
 
 ROWS = ()

@@ -26,11 +26,11 @@ def best(x, k):
     return values[..., :k], order[..., :k]
 
 
-def in_best_groups(x, groups, kept, mode):
+def in_best_groups(x, groups, selected, mode):
     """Set x to -inf outside the best groups, ranked by their largest value (0), or their two largest (1)."""
     parts = x.unflatten(-1, (groups, -1))
     worth = parts.amax(-1) if mode == 0 else best(parts, 2)[0].sum(-1)
-    _, chosen = best(worth, kept)
+    _, chosen = best(worth, selected)
     keeps = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, chosen, True)
     return torch.where(keeps.unsqueeze(-1), parts, -torch.inf).flatten(-2)
 
@@ -75,8 +75,8 @@ def moe_gating_top_k_softmax_v2(x, finished, *, k, renorm=0, output_softmax=Fals
     scores = wide(x) if renorm else torch.softmax(wide(x), -1)
     values, chosen = best(scores, k)
     values = torch.softmax(values, -1) if renorm else values
-    kept = scores.float() if output_softmax and not renorm else x.new_empty(0, dtype=torch.float32)
-    return values.to(x.dtype), marked(chosen, finished, x.shape[-1]), kept
+    selected = scores.float() if output_softmax and not renorm else x.new_empty(0, dtype=torch.float32)
+    return values.to(x.dtype), marked(chosen, finished, x.shape[-1]), selected
 
 
 # Rows sorted by expert
@@ -91,8 +91,8 @@ def moe_init_routing(x, row_idx, expert_idx, *, active_num):
     """Return (rows of x sorted by expert, the new place of each entry of `row_idx`, sorted experts)."""
     experts, order = expert_idx.flatten().sort(stable=True)
     source = row_idx.flatten().to(torch.int64)[order]
-    kept = torch.sym_min(active_num, x.shape[0]) * expert_idx.shape[1]
-    rows = x[source[:kept] % x.shape[0]]
+    selected = torch.sym_min(active_num, x.shape[0]) * expert_idx.shape[1]
+    rows = x[source[:selected] % x.shape[0]]
     return rows, placed(source).to(torch.int32), experts
 
 
@@ -199,8 +199,8 @@ def in_capacity(experts, place, counts, capacity):
     size = counts.shape[0] * capacity
     entries = torch.arange(experts.shape[0], device=experts.device)
     # One more row receives the dropped entries.
-    kept = torch.full((size + 1,), -1, device=experts.device)
-    return target, kept.scatter(0, torch.where(target >= 0, target, size), entries)[:size]
+    selected = torch.full((size + 1,), -1, device=experts.device)
+    return target, selected.scatter(0, torch.where(target >= 0, target, size), entries)[:size]
 
 
 def routed(x, scale, offset, mode, token, used, experts):
@@ -318,7 +318,7 @@ def tome_merge(token_a, token_b, topk_indice, arg_max, *, topRate=0.5):
     Sums may be split into parts that are added later; here the first part has all of it.
     """
     count = merged_count(topRate, token_a, token_b)
-    gone, kept = topk_indice[:, :count].to(torch.int64), topk_indice[:, count:]
+    gone, selected = topk_indice[:, :count].to(torch.int64), topk_indice[:, count:]
     target = arg_max.to(torch.int64).gather(1, gone)
     sums = wide(token_b).scatter_add(
         1, target.unsqueeze(-1).expand(-1, -1, token_b.shape[2]), wide(rows_at(token_a, gone))
@@ -329,7 +329,7 @@ def tome_merge(token_a, token_b, topk_indice, arg_max, *, topRate=0.5):
         F.pad(x.unsqueeze(1), (*(0, 0) * (x.ndim - 1), 0, _PARTIAL_SUMS - 1))
         for x in (sums.to(token_b.dtype), counts)
     )
-    return rows_at(token_a, kept), sums, counts
+    return rows_at(token_a, selected), sums, counts
 
 
 def tome_unmerge(atten_out, Ori_IndiceA, Ori_IndiceB, TOPK_Indice, Arg_Max, *, top_r_rate=0.5):
