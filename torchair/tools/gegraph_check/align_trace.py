@@ -13,7 +13,16 @@ __all__ = ["align_trace_json", "main"]
 
 
 def align_trace_json(input: str | Path, output: str | Path | None, merge_gap: float = 0.0) -> str:
-    """Align the times of a trace; returns the new file, by default with suffix `.aligned.json`."""
+    """Align the times of a trace: each wait ends when its record ends.
+
+    Args:
+        input: Path of a trace in Chrome's JSON format.
+        output: Path of the new file; None is the name of the input with suffix `.aligned.json`.
+        merge_gap: Time to leave between a stream and the tasks of a stream that continues it.
+
+    Returns:
+        The path of the new file.
+    """
     with open_trace(input) as path:
         return str(align_trace(path, path_or_none(output), merge_gap))
 

@@ -18,7 +18,7 @@ def make_parser(module: str, does: str) -> argparse.ArgumentParser:
         "--merge-gap",
         type=float,
         default=0.0,
-        help="maximum time between a stream and the tasks of a stream that continues it",
+        help="time to leave between a stream and the tasks of a stream that continues it",
     )
     return parser
 

@@ -15,10 +15,17 @@ __all__ = ["deadlock_check", "main"]
 def deadlock_check(
     input_path: str | Path, output_path: str | Path | None, aivec_total: int, merge_gap: float = 0.0
 ) -> list[Conflict]:
-    """Print and return the pairs of tasks that may starve each other on a device with `aivec_total` vector
-    cores.
+    """Find pairs of tasks that may starve each other of cores, and print them.
 
-    If there are any, also write a trace that marks them, by default to `<base>_deadlock_check<ext>`.
+    Args:
+        input_path: Path of a trace in Chrome's JSON format.
+        output_path: Path of a trace that marks the pairs, written if there are any; None is
+            `<base>_deadlock_check<ext>`.
+        aivec_total: Number of vector cores of the device.
+        merge_gap: Time to leave between a stream and the tasks of a stream that continues it.
+
+    Returns:
+        The pairs.
     """
     with open_trace(input_path) as path:
         return check_filtered(path, aivec_total, path_or_none(output_path), merge_gap)

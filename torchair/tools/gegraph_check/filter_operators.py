@@ -15,7 +15,13 @@ __all__ = ["filter_comm_ops", "main"]
 def filter_comm_ops(input_path: str | Path, output_path: str | Path | None, merge_gap: float = 0.0) -> str:
     """Keep the synchronization and communication tasks of a trace.
 
-    Returns the path of the new file, by default `<base>_filtered<ext>`.
+    Args:
+        input_path: Path of a trace in Chrome's JSON format.
+        output_path: Path of the new file; None is `<base>_filtered<ext>`.
+        merge_gap: Time to leave between a stream and the tasks of a stream that continues it.
+
+    Returns:
+        The path of the new file.
     """
     with open_trace(input_path) as path:
         return str(filter_trace(path, path_or_none(output_path), merge_gap))
