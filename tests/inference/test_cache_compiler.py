@@ -828,7 +828,7 @@ def test_commands(processes: Processes, net: Net, tmp_path: Path, capsys: pytest
     status, out = command("why-miss", key)
     assert status == 0
     lines = out.splitlines()
-    assert lines[0] == f"{key}: this machine is the same"
+    assert lines[0] == f"{key}: matches this machine"
     assert "remove_noop_ops" in lines[1]
     assert lines[2:] == ["  variant 0 was compiled because: nothing was kept"]
     assert command("rm", path_of(processes.new(net.both, config=options)).parts[-3])[0] == 0

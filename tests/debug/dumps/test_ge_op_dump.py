@@ -140,7 +140,7 @@ def test_layers_and_the_inputs_that_feed_them(tmp_path: Path) -> None:
 
 
 def test_a_layer_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.warns(DegradedWarning, match="nothing of graph_.* is dumped: it has no op named Nowhere"):
+    with pytest.warns(DegradedWarning, match="dump_config dumps nothing of graph graph_.*: it has no op named Nowhere"):
         run(config(dump_layer="Nowhere"))
     assert not list(tmp_path.glob("**/*.npy"))
 
