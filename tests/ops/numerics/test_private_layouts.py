@@ -136,7 +136,7 @@ def test_the_stream_is_waited_for(
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
     monkeypatch.setenv("ACL_STREAM_TIMEOUT", limit)
     if outcome == "gives up":
-        with pytest.raises(RuntimeError, match="not done within 1 ms"):
+        with pytest.raises(RuntimeError, match="did not finish within 1 ms"):
             private_layouts._synchronize(torch.device("cuda"))
     else:
         private_layouts._synchronize(torch.device("cuda"))
