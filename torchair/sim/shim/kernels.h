@@ -385,7 +385,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_thnn_fused_gru_cell_backward", &sim::gru_cell_backward);
   library.impl("record_stream", &sim::record_stream);
   library.impl("_has_compatible_shallow_copy_type", &sim::may_take_data);
-  // These functions check the device themselves.
+  // The kernels that torch would use for these ops depend on the device type.
   for (const char* name : {"mode.values", "conj_physical_"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&sim::fallback>());
   }
