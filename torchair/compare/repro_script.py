@@ -69,7 +69,7 @@ FUNCTIONS = globals().get("FUNCTIONS", {{}})
 
 if __name__ == "__main__":
     if None in FUNCTIONS.values():
-                raise SystemExit("add the functions to FUNCTIONS first")
+        raise SystemExit("add the functions to FUNCTIONS first")
     comparison = torchair.debug.compare(graph, *INPUTS, config=CONFIG{dynamic})
     print(comparison)
     raise SystemExit(not comparison.ok)

@@ -37,12 +37,12 @@ __all__ = [
 
 _TEXTS = {
     "npu_fused_infer_attention_score": """Compute attention of a query to dense or paged keys and values.
-        The lengths of sequences are tensors on the device. Returns (attention, log-sum-exp); the latter is
-        empty unless requested.
-        """,
+    The lengths of sequences are tensors on the device. Returns (attention, log-sum-exp); the latter is
+    empty unless requested.
+    """,
     "npu_fused_infer_attention_score_v2": """Compute attention like `npu_fused_infer_attention_score`, with
-        the argument names and number formats of the second version, and without shared prefixes.
-        """,
+    the argument names and number formats of the second version, and without shared prefixes.
+    """,
 }
 """Operators with an explicit docstring."""
 

@@ -140,7 +140,9 @@ def test_layers_and_the_inputs_that_feed_them(tmp_path: Path) -> None:
 
 
 def test_a_layer_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.warns(DegradedWarning, match="dump_config dumps nothing of graph graph_.*: it has no op named Nowhere"):
+    with pytest.warns(
+        DegradedWarning, match="dump_config dumps nothing of graph graph_.*: it has no op named Nowhere"
+    ):
         run(config(dump_layer="Nowhere"))
     assert not list(tmp_path.glob("**/*.npy"))
 
@@ -334,9 +336,15 @@ WRONG: dict[str, tuple[str, str]] = {
     "no path": ('{"dump": {"dump_list": []}}', "dump_path, the output directory, is missing"),
     "a mode": ('{"dump": {"dump_path": "x", "dump_mode": "both"}}', "dump_mode cannot be 'both'"),
     "a kind": ('{"dump": {"dump_path": 1}}', "dump_path cannot be 1"),
-    "an entry": ('{"dump": {"dump_path": "x", "dump_list": ["graph_1"]}}', "an entry 'graph_1'"),
-    "no model": ('{"dump": {"dump_path": "x", "dump_list": [{"layer": ["A"]}]}}', "an entry {'layer'"),
-    "a layer": ('{"dump": {"dump_path": "x", "dump_list": [{"model_name": "g", "layer": [1]}]}}', "an entry"),
+    "an entry": ('{"dump": {"dump_path": "x", "dump_list": ["graph_1"]}}', "an invalid entry 'graph_1'"),
+    "no model": (
+        '{"dump": {"dump_path": "x", "dump_list": [{"layer": ["A"]}]}}',
+        "an invalid entry {'layer'",
+    ),
+    "a layer": (
+        '{"dump": {"dump_path": "x", "dump_list": [{"model_name": "g", "layer": [1]}]}}',
+        "an invalid entry",
+    ),
     "two forms": (
         json.dumps({"dump": {"dump_path": "x", "dump_list": [ENTRY], "dump_debug": "on"}}),
         "mixes forms",
@@ -366,7 +374,7 @@ WRONG: dict[str, tuple[str, str]] = {
         ),
         "a watcher needs a dump_list and dump_mode 'output'",
     ),
-    "steps": ('{"dump": {"dump_path": "x", "dump_step": "5-2"}}', "no range: '5-2'"),
+    "steps": ('{"dump": {"dump_path": "x", "dump_step": "5-2"}}', "invalid part: '5-2'"),
 }
 
 

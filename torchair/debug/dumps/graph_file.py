@@ -33,9 +33,7 @@ from torchair.debug.dumps.graph_file import begin_graph, constants_of, run_graph
 KERNEL = '''
 
 def kernel(*args):
-        """Run the ops of the compiled graph one by one; returns the results for the flat arguments
-        of a call.
-        """
+    """Run the ops of the compiled graph one by one, for the flat arguments of a call."""
     return run_graph(graph, args, {device!r})
 
 '''
