@@ -81,7 +81,8 @@ style: $(READY)  ## Style and formatting
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 
-lint: style  ## Style, formatting and types (pyright is fetched on first use)
+lint: style  ## Style, formatting, spelling and types (pyright is fetched on first use)
+	$(PYTHON) -m codespell_lib torchair docs tests
 	$(PYRIGHT)
 	$(PYRIGHT) -p pyright.strict.json
 

@@ -20,12 +20,13 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from benchmarks import report
 from benchmarks.options import Options
-from torchair.backend.pipeline.compile import convert_to_ge, lower_to_aten, pass_context
-from torchair.backend.pipeline.context import Stage
-from torchair.backend.pipeline.normalize import normalize_graph
+from torchair.backend.pipeline.ir import convert_to_ir, lower_to_aten, pass_context
+from torchair.backend.pipeline.plan import new_context
 from torchair.backend.settings.settings import resolve_settings
 from torchair.configs.compiler_config import CompilerConfig
+from torchair.convert.base.report import ConversionReport
 from torchair.core.text_table import table
+from torchair.fxgraph.layout import layouts_of
 from torchair.passes import FX_PASSES
 from torchair.passes import run as run_passes
 
@@ -101,7 +102,7 @@ def one_core() -> Iterator[None]:
 def stages(nodes: int, dynamic: bool) -> tuple[int, dict[str, float]]:
     """How many nodes the graph really had, and the seconds of each stage."""
     gm, inputs = deep_graph(nodes, dynamic)
-    gm, stage = normalize_graph(gm, inputs, resolve_settings(CompilerConfig()))
+    gm, ctx = new_context(gm, inputs, resolve_settings(CompilerConfig()))
     count, figures = len(gm.graph.nodes), dict.fromkeys(STAGES, 0.0)
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
@@ -110,17 +111,17 @@ def stages(nodes: int, dynamic: bool) -> tuple[int, dict[str, float]]:
         figures[name] = time.process_time() - began
         return made
 
-    context = pass_context(stage)
+    context = pass_context(ctx)
     timed("passes", lambda: run_passes(FX_PASSES, gm, context))
-    graph = timed("convert", lambda: convert_to_ge(gm, stage, context))
-    timed("lower", lambda: lower_to_aten(graph, gm, stage))
-    assert_converted(stage)
+    graph, converted = timed("convert", lambda: convert_to_ir(gm, ctx, layouts_of(gm), context))
+    timed("lower", lambda: lower_to_aten(graph, gm, ctx))
+    assert_converted(converted)
     return count, figures
 
 
-def assert_converted(stage: Stage) -> None:
+def assert_converted(converted: ConversionReport) -> None:
     """A graph that is carried through as it is would be quick, and tell nothing."""
-    assert not stage.report.fallbacks, f"not converted: {stage.report.fallbacks[0]}"
+    assert not converted.fallbacks, f"not converted: {converted.fallbacks[0]}"
 
 
 def run(options: Options) -> report.Suite:

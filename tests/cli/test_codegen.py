@@ -52,14 +52,14 @@ def test_headers_and_directories(folder: Path, given: list[str], made: list[str]
     assert said.err == ""
 
 
-def test_what_has_no_builder_is_said(folder: Path, capsys: Any) -> None:
+def test_codegen_lists_ops_without_builder(folder: Path, capsys: Any) -> None:
     (folder / "loop.h").write_text(LOOP)
     assert main(["codegen", "loop.h", "a.h", "-o", "ops.py"]) == 0
     assert functions(folder / "ops.py") == ["CodegenA"]
     assert "no builder for CodegenLoop: it has sub-graphs" in capsys.readouterr().out
 
 
-def test_the_last_declaration_counts_and_a_difference_is_said(folder: Path, capsys: Any) -> None:
+def test_codegen_uses_last_declaration_with_warning(folder: Path, capsys: Any) -> None:
     (folder / "z.h").write_text("\n" + A.replace("ALL()", "{DT_BOOL}"))
     assert main(["codegen", "a.h", "z.h", "-o", "ops.py"]) == 0
     assert "DT_BOOL" in (folder / "ops.py").read_text()
@@ -115,7 +115,9 @@ def test_a_write_that_fails_leaves_what_was_there(
 
 
 @pytest.mark.parametrize("name", ["os.open", "pathlib.Path.read_bytes"])
-def test_no_permission(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_codegen_without_permission_reports_the_file(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise PermissionError(13, "Permission denied")
 

@@ -66,7 +66,9 @@ def test_wrong_and_saved(script: Path) -> None:
 
 
 @pytest.mark.parametrize("function", ["right", "named", "by_name"])
-def test_right(script: Path, function: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_command_on_correct_model_returns_zero(
+    script: Path, function: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compare", f"{script}:{function}", "--codegen", "eager", "--mode", "npugraph_ex"]) == 0
     assert "equal" in capsys.readouterr().out
 
@@ -79,7 +81,9 @@ def test_right(script: Path, function: str, capsys: pytest.CaptureFixture[str]) 
         ("fails", "no such file"),
     ],
 )
-def test_misuse(script: Path, function: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_command_refuses_wrong_arguments(
+    script: Path, function: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compare", f"{script}:{function}"]) == 2
     assert told in capsys.readouterr().err
 

@@ -105,7 +105,7 @@ def test_a_returned_constant_is_not_shared() -> None:
     assert program([X])[1].eq(3).all()
 
 
-def test_inputs_are_freed_as_soon_as_nobody_needs_them() -> None:
+def test_eager_program_frees_inputs_after_last_use() -> None:
     seen: list[int] = []
 
     def fn(x: torch.Tensor) -> list[torch.Tensor]:
@@ -127,7 +127,7 @@ def test_errors_show_the_generated_line() -> None:
     assert "mm = torch_mm(x_1, y_1)" in str(failure.getrepr())
 
 
-def test_subgraphs_run() -> None:
+def test_eager_program_runs_subgraphs() -> None:
     def fn(flag: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
         return [torch.cond(flag, lambda v: v.sin(), lambda v: v.cos(), [x])]
 

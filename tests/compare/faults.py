@@ -14,8 +14,7 @@ from torch import fx, nn
 
 from tests.models.zoo import GROUPED, tokens
 from torchair import ge
-from torchair.backend.pipeline import compile as backend
-from torchair.compare import stage_comparison
+from torchair.backend.pipeline import compile, generate, ir
 from torchair.convert.base import registry
 from torchair.core.torch_private.compilers import inductor as private
 from torchair.engine import registry as kernels
@@ -100,7 +99,7 @@ def added_pass(listed: str, step: Callable[..., int]) -> Callable[[Patch], None]
     """One more pass, behind all others of a list."""
 
     def inject(patch: Patch) -> None:
-        for module in (backend, stage_comparison):
+        for module in (compile, generate, ir):
             if hasattr(module, listed):
                 patch.setattr(module, listed, (*getattr(module, listed), Step(step)))
 
@@ -125,7 +124,7 @@ def generated(
     """A code generator that compiles something else, where the graph has a call like this."""
 
     def inject(patch: Patch) -> None:
-        right = backend.build
+        right = generate.build
 
         def build(kind: str, gm: fx.GraphModule, inputs: Any, *how: Any) -> Any:
             gm = copy_graph(gm)
@@ -135,7 +134,7 @@ def generated(
             gm.recompile()
             return right(kind, gm, inputs, *how)
 
-        patch.setattr(backend, "build", build)
+        patch.setattr(generate, "build", build)
 
     return inject
 

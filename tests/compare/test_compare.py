@@ -20,6 +20,7 @@ import torchair
 from tests.compare import faults
 from tests.compare.faults import cnn, converter, llama, more_op
 from tests.compare.test_faults import loaded
+from tests.support.compile import make_config
 from tests.support.simulated_device import SimulatedDevice, SimulatedGraph
 from tests.support.slow import slow
 from torchair import ge
@@ -34,13 +35,6 @@ aten = torch.ops.aten
 CARRIED = pytest.mark.filterwarnings("ignore:.*carried through as it is:torchair.DegradedWarning")
 
 
-def config_of(mode: str = "max-autotune", codegen: str = "auto") -> torchair.CompilerConfig:
-    config = torchair.CompilerConfig()
-    config.mode = mode
-    config.engine_config.codegen = codegen
-    return config
-
-
 def kinds(found: Comparison) -> list[str]:
     return list(dict.fromkeys(row.kind for row in found.stages))
 
@@ -49,7 +43,7 @@ def kinds(found: Comparison) -> list[str]:
 @pytest.mark.parametrize("mode", [slow("max-autotune"), "npugraph_ex"])
 def test_a_model_that_is_right(make: Callable[[], Any], mode: str) -> None:
     model, inputs = make()
-    found = compare(model, config=config_of(mode), **inputs)
+    found = compare(model, config=make_config(mode=mode, codegen="auto"), **inputs)
     assert found.ok, str(found)
     assert found.first is None
     assert found.script == ""
@@ -64,7 +58,7 @@ def test_a_model_that_is_right(make: Callable[[], Any], mode: str) -> None:
 
 @pytest.mark.parametrize("codegen", ["eager", "reference"])
 def test_other_code_generators(codegen: str) -> None:
-    found = compare(lambda x: (x @ x.t()).softmax(-1), torch.randn(4, 4), config=config_of(codegen=codegen))
+    found = compare(lambda x: (x @ x.t()).softmax(-1), torch.randn(4, 4), config=make_config(codegen=codegen))
     assert found.ok, str(found)
     assert f"compiled by {codegen}" in [row.stage for row in found.stages]
 
@@ -97,7 +91,7 @@ def test_nothing_of_the_users_changes() -> None:
         counter.frame_count,
         copy.deepcopy(torch._dynamo.utils.counters),
     )
-    found = compare(model, x, cache, config=config_of(codegen="eager"))
+    found = compare(model, x, cache, config=make_config())
     assert found.ok, str(found)
     torch.testing.assert_close((model.state_dict(), x, cache), before, rtol=0, atol=0)
     assert [tensor._version for tensor in (x, cache, *model.state_dict().values())] == versions
@@ -116,7 +110,7 @@ def test_nothing_is_left_in_dynamos_caches() -> None:
         return y.cos()
 
     for size in range(2, 14):  # more often than Dynamo compiles one function
-        found = compare(broken, torch.randn(size), config=config_of(codegen="eager"))
+        found = compare(broken, torch.randn(size), config=make_config())
         assert found.ok
         assert len({row.graph for row in found.stages}) == 3, "the model and two graphs, of one size each"
     entries = torch._dynamo.eval_frame._debug_get_cache_entry_list(broken.__code__)
@@ -130,7 +124,7 @@ def test_what_a_function_reaches_is_put_back() -> None:
         state.add_(x)
         return state * 2
 
-    assert compare(step, torch.ones(3), config=config_of(codegen="eager")).ok
+    assert compare(step, torch.ones(3), config=make_config()).ok
     assert torch.equal(state, torch.zeros(3))
 
 
@@ -141,7 +135,7 @@ def test_the_second_of_two_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
         return y.exp().cos()
 
     converter(aten.exp.default, lambda right, x: more_op(right(x)))(monkeypatch)
-    found = compare(model, torch.randn(5), config=config_of(codegen="eager"))
+    found = compare(model, torch.randn(5), config=make_config())
     assert found.first is not None
     assert (found.first.node, found.first.culprit.name) == ("exp", "aten.exp.default")
     assert found.first.graph != found.stages[1].graph
@@ -149,22 +143,22 @@ def test_the_second_of_two_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.full
-def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_backward_names_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = cnn()
-    found = compare(model, config=config_of(codegen="eager"), backward=True, **inputs)
+    found = compare(model, config=make_config(), backward=True, **inputs)
     assert found.ok, str(found)
     assert len({row.graph for row in found.stages}) == 3, "the model, forward and backward"
     # Wrong in backward alone.
     converter(aten.threshold_backward.default, lambda right, *args: more_op(right(*args)))(monkeypatch)
-    assert compare(model, config=config_of(codegen="eager"), **inputs).ok
-    wrong = compare(model, config=config_of(codegen="eager"), backward=True, **inputs).first
+    assert compare(model, config=make_config(), **inputs).ok
+    wrong = compare(model, config=make_config(), backward=True, **inputs).first
     assert wrong is not None
     assert (wrong.node, wrong.culprit.name) == ("threshold_backward", "aten.threshold_backward.default")
 
 
 def test_nothing_to_differentiate() -> None:
     with pytest.raises(NotPossible, match="nothing to differentiate"):
-        compare(torch.sin, torch.randn(3), backward=True, config=config_of(codegen="eager"))
+        compare(torch.sin, torch.randn(3), backward=True, config=make_config())
 
 
 @pytest.mark.full
@@ -186,18 +180,18 @@ def test_parameters_that_are_saved_and_views_of_one_another() -> None:
             y = (x @ self.weight).tanh()
             return (y * y.t().reshape(4, 4) * self.weight).exp()
 
-    found = compare(Model(), torch.randn(4, 4), backward=True, config=config_of(codegen="eager"))
+    found = compare(Model(), torch.randn(4, 4), backward=True, config=make_config())
     assert found.ok, str(found)
 
 
-def test_symbolic_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_dynamic_names_wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return (x.reshape(x.shape[1], -1).softmax(-1) * x.shape[0]).flatten()[: x.shape[0]]
 
-    found = compare(model, torch.randn(3, 5), dynamic=True, config=config_of(codegen="eager"))
+    found = compare(model, torch.randn(3, 5), dynamic=True, config=make_config())
     assert found.ok, str(found)
     faults.kernel("SoftmaxV2", faults.more)(monkeypatch)
-    wrong = compare(model, torch.randn(3, 5), dynamic=True, config=config_of(codegen="eager")).first
+    wrong = compare(model, torch.randn(3, 5), dynamic=True, config=make_config()).first
     assert wrong is not None
     assert (wrong.culprit.kind, wrong.culprit.name, wrong.node) == ("kernel", "SoftmaxV2", "_softmax")
 
@@ -208,8 +202,8 @@ def test_an_error_that_later_ops_hide(monkeypatch: pytest.MonkeyPatch) -> None:
 
     converter(aten.exp.default, lambda right, x: more_op(right(x)))(monkeypatch)
     x = torch.rand(6)
-    assert compare(model, x, config=config_of(codegen="eager")).ok
-    found = compare(model, x, config=config_of(codegen="eager"), every_node=True)
+    assert compare(model, x, config=make_config()).ok
+    found = compare(model, x, config=make_config(), every_node=True)
     assert found.first is not None
     assert found.first.node == "exp"
 
@@ -227,7 +221,7 @@ def test_a_write_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         return len(found)
 
     faults.added_pass("FX_PASSES", lose_writes)(monkeypatch)
-    found = compare(model, torch.ones(2), torch.ones(2), config=config_of("npugraph_ex", "eager")).first
+    found = compare(model, torch.ones(2), torch.ones(2), config=make_config(mode="npugraph_ex")).first
     assert found is not None
     assert (found.culprit.name, found.op) == ("lose_writes", "aten.copy_.default")
 
@@ -236,7 +230,7 @@ def test_a_part_of_what_was_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None
     """`special_entr` has no converter; `log`, one of its parts, has."""
     model = torch.special.entr
     converter(aten.log.default, lambda right, x: more_op(right(x)))(monkeypatch)
-    found = compare(model, torch.rand(5) + 0.5, config=config_of(codegen="eager")).first
+    found = compare(model, torch.rand(5) + 0.5, config=make_config()).first
     assert found is not None
     assert (found.node, found.culprit.kind, found.culprit.name) == (
         "special_entr",
@@ -256,7 +250,7 @@ def test_a_converter_that_looks_at_its_inputs(monkeypatch: pytest.MonkeyPatch) -
         return more_op(right(x, *rest)) if x.op.type == "Exp" else right(x, *rest)
 
     converter(aten.mul.Tensor, look)(monkeypatch)
-    found = compare(model, torch.randn(5), config=config_of(codegen="eager"))
+    found = compare(model, torch.randn(5), config=make_config())
     assert found.first is not None
     assert (found.first.node, found.first.culprit.kind, found.first.culprit.name) == (
         "mul",
@@ -293,7 +287,7 @@ class TestDouble:
     """Who is wrong, eager or the compiled model?"""
 
     @pytest.mark.full
-    def test_eager(self) -> None:
+    def test_compare_with_float64_accepts_fused_half_precision(self) -> None:
         """In half precision eager rounds after every op, the compiled code does not."""
 
         def model(x: torch.Tensor) -> torch.Tensor:
@@ -308,7 +302,7 @@ class TestDouble:
         assert compiled.errors.max_absolute < compiled.eager.max_absolute / 10
         assert not compare(model, x).ok, "against eager the right one is blamed"
 
-    def test_compiled(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_compare_reports_eager_errors_next_to_compiled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         converter(aten.exp.default, lambda right, x: more_op(right(x)))(monkeypatch)
         found = compare(lambda x: x.exp().sum(-1), torch.rand(3, 4), against="float64")
         assert found.first is not None
@@ -318,9 +312,9 @@ class TestDouble:
         assert not found.notes
         assert "eager's" in str(found)
 
-    def test_a_model(self) -> None:
+    def test_compare_accepts_convolution_model(self) -> None:
         model, inputs = cnn()
-        assert compare(model, against="float64", config=config_of(codegen="eager"), **inputs).ok
+        assert compare(model, against="float64", config=make_config(), **inputs).ok
 
 
 class TestRecordings:
@@ -332,8 +326,8 @@ class TestRecordings:
     def inputs(self) -> list[torch.Tensor]:
         return [torch.randn(8), torch.rand(8)]
 
-    def test_right(self, row: SimulatedDevice) -> None:
-        found = compare(self.model, *self.inputs(), config=config_of("npugraph_ex", "eager"))
+    def test_compare_accepts_recorded_calls(self, row: SimulatedDevice) -> None:
+        found = compare(self.model, *self.inputs(), config=make_config(mode="npugraph_ex"))
         assert found.ok, str(found)
         assert row.replays > row.records
 
@@ -348,7 +342,7 @@ class TestRecordings:
             replay(graph)
 
         monkeypatch.setattr(SimulatedGraph, "replay", lazy)
-        found = compare(self.model, *self.inputs(), config=config_of("npugraph_ex", "eager"))
+        found = compare(self.model, *self.inputs(), config=make_config(mode="npugraph_ex"))
         assert found.first is not None, str(found)
         assert (found.first.kind, found.first.culprit.kind) == ("replayed", "recording")
         assert found.first.culprit.name == "input x"
@@ -359,7 +353,7 @@ class TestRecordings:
     ) -> None:
         """Nobody looks whether the caller still holds the outputs."""
         monkeypatch.setattr(Outputs, "held", lambda self: False)
-        found = compare(self.model, *self.inputs(), config=config_of("npugraph_ex", "eager"))
+        found = compare(self.model, *self.inputs(), config=make_config(mode="npugraph_ex"))
         assert found.first is not None, str(found)
         assert found.first.culprit.kind == "recording"
         assert found.first.culprit.name == "output 0"
@@ -367,7 +361,7 @@ class TestRecordings:
 
 
 class TestNumbers:
-    def test_ulp(self) -> None:
+    def test_measure_counts_ulp(self) -> None:
         one = torch.tensor([1.0, 1.0])
         next_one = torch.nextafter(one, torch.tensor(2.0))
         errors = measure(next_one, one, DEFAULTS)
@@ -421,7 +415,7 @@ class TestNumbers:
         want = torch.tensor([1000.0, 1e-6])
         assert measure(torch.tensor([1000.0, 2e-6 + 1e-5]), want, DEFAULTS).ok
 
-    def test_tolerances(self) -> None:
+    def test_tolerances_by_dtype_are_checked(self) -> None:
         model, x = torch.sin, torch.randn(4)
         assert tolerances_of((1e-2, 1e-3))[torch.float16] == (1e-2, 1e-3)
         assert tolerances_of({torch.float32: (1e-2, 1e-3)})[torch.float16] == DEFAULTS[torch.float16]
@@ -443,8 +437,8 @@ class TestNumbers:
     ],
     ids=["dropout", "like", "channels last"],
 )
-def test_other_random_numbers_are_nobodys_fault(function: Callable[..., Any]) -> None:
-    found = compare(function, torch.randn(4, 6), config=config_of("max-autotune"))
+def test_different_random_numbers_are_not_a_mismatch(function: Callable[..., Any]) -> None:
+    found = compare(function, torch.randn(4, 6), config=make_config(codegen="auto"))
     assert found.ok, str(found)
     assert "random numbers differ from those of eager" in found.notes[0]
 
@@ -462,7 +456,7 @@ def test_attention_with_dropout_in_training() -> None:
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["python", "numpy"])
 def test_all_generators_begin_anew(draw: Callable[[], float]) -> None:
-    assert compare(lambda x: x * float(draw()), torch.randn(4), config=config_of(codegen="eager")).ok
+    assert compare(lambda x: x * float(draw()), torch.randn(4), config=make_config()).ok
 
 
 @CARRIED
@@ -474,15 +468,13 @@ def test_what_is_never_the_same_is_refused() -> None:
         return x * count[0]
 
     with pytest.raises(NotPossible, match="other numbers in eager when it is called again"):
-        compare(counts, torch.ones(3), config=config_of(codegen="eager"))
+        compare(counts, torch.ones(3), config=make_config())
     with torch.library._scoped_library("airtest", "FRAGMENT") as library:
         library.define("counted(Tensor x) -> Tensor")
         library.impl("counted", counts, "CPU")
         library.impl("counted", torch.empty_like, "Meta")
         with pytest.raises(NotPossible, match=r"airtest\.counted\.default .* returns other numbers"):
-            compare(
-                lambda x: torch.ops.airtest.counted(x) + 1, torch.ones(3), config=config_of(codegen="eager")
-            )
+            compare(lambda x: torch.ops.airtest.counted(x) + 1, torch.ones(3), config=make_config())
 
 
 @CARRIED
@@ -506,7 +498,7 @@ def test_a_converter_of_the_users_in_a_model_of_torchs_layers() -> None:
         found = compare(
             nn.Sequential(nn.Linear(4, 4), nn.Hardswish()),
             torch.randn(2, 4),
-            config=config_of(codegen="eager"),
+            config=make_config(),
         )
     finally:
         registry._user.pop(hardswish)
@@ -516,7 +508,7 @@ def test_a_converter_of_the_users_in_a_model_of_torchs_layers() -> None:
     assert "# Import the module that registers the converter of aten.hardswish.default" in found.script
 
 
-def test_misuse() -> None:
+def test_compare_refuses_wrong_arguments() -> None:
     with pytest.raises(BadOption, match="compare does not accept against='numpy'"):
         compare(torch.sin, torch.randn(3), against="numpy")
     with pytest.raises(NotPossible, match="nothing to compile"):
@@ -539,7 +531,7 @@ def test_generated_code_that_reads_what_it_has_overwritten() -> None:
     ours, theirs = cache.clone(), cache.clone()
     model(ours)
     compiled(theirs)
-    found = compare(model, cache, config=config_of(codegen="inductor"))
+    found = compare(model, cache, config=make_config(codegen="inductor"))
     if found.ok:
         assert torch.equal(ours, theirs), "Inductor does so here, and it was not found"
         return

@@ -65,7 +65,7 @@ def test_the_tree_has_exactly_the_promised_options() -> None:
 
 
 @pytest.mark.parametrize("path", ROWS)
-def test_default(path: str) -> None:
+def test_option_has_documented_default(path: str) -> None:
     default, option = ROWS[path].default, read(CompilerConfig(), path)
     if path in PLAIN:
         assert option == default
@@ -85,7 +85,7 @@ def _text(default: Any) -> str | None:
 
 
 @pytest.mark.parametrize("path", ROWS)
-def test_every_row_says_what_it_means(path: str) -> None:
+def test_every_option_has_documentation(path: str) -> None:
     row = ROWS[path]
     assert row.help.endswith(".")
     assert row.kind.text()
@@ -109,7 +109,7 @@ def test_integers_become_booleans(path: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "value", "error"), refusals())
-def test_refused_values(path: str, value: Any, error: type[Exception]) -> None:
+def test_option_refuses_invalid_value(path: str, value: Any, error: type[Exception]) -> None:
     config = CompilerConfig()
     with pytest.raises(error) as caught:
         assign(config, path, value)
@@ -127,7 +127,7 @@ def test_refused_values(path: str, value: Any, error: type[Exception]) -> None:
         ("engine_config.memory_budget", 0, -1),
     ],
 )
-def test_lower_bounds(path: str, good: int, bad: int) -> None:
+def test_int_option_refuses_value_below_bound(path: str, good: int, bad: int) -> None:
     config = CompilerConfig()
     assign(config, path, good)
     assert cell(config, path).raw == good
@@ -291,14 +291,14 @@ def test_repr_shows_what_is_set() -> None:
 
 
 @pytest.mark.parametrize("steps", ["", "0|1|2-5|6", "02|3", "0-1", "1|", "7"])
-def test_steps(steps: str) -> None:
+def test_dump_step_accepts_valid_text(steps: str) -> None:
     config = CompilerConfig()
     config.dump_config.dump_step = steps
     assert config.dump_config.dump_step.value == steps
 
 
 @pytest.mark.parametrize("steps", ["-1", "1-", "1--6", "02||34", "0ad", "|1", "1\n"])
-def test_wrong_steps(steps: str) -> None:
+def test_dump_step_refuses_invalid_text(steps: str) -> None:
     with pytest.raises(ValueError, match=r"dump_config\.dump_step has the wrong form"):
         CompilerConfig().dump_config.dump_step = steps
 
@@ -315,7 +315,7 @@ def test_long_wrong_steps_are_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize(("layers", "fits"), [('a_1 b/c.d "e" f\\g', True), ("a,b", False), ("节点", False)])
-def test_layers(layers: str, fits: bool) -> None:
+def test_dump_layer_checks_characters(layers: str, fits: bool) -> None:
     config = CompilerConfig()
     if fits:
         config.dump_config.dump_layer = layers
@@ -325,7 +325,7 @@ def test_layers(layers: str, fits: bool) -> None:
         config.dump_config.dump_layer = layers
 
 
-def test_json_files(tmp_path: Path) -> None:
+def test_dump_config_path_accepts_json_file(tmp_path: Path) -> None:
     config, file = CompilerConfig(), tmp_path / "dump.json"
     file.write_text("{}")
     config.dump_config.dump_config_path = file

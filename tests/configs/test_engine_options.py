@@ -18,7 +18,7 @@ from torchair.configs.option import assign
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no effect in this version:torchair.DegradedWarning")
 
 
-def test_default_content() -> None:
+def test_as_dict_of_defaults_has_default_keys() -> None:
     assert CompilerConfig().as_dict() == (LOCAL, GLOBAL)
 
 
@@ -52,7 +52,9 @@ def test_default_content() -> None:
         ("dump_config.dump_mode", "input", {}, {}),
     ],
 )
-def test_one_option(path: str, value: Any, local: dict[str, str], session: dict[str, str]) -> None:
+def test_as_dict_encodes_each_option(
+    path: str, value: Any, local: dict[str, str], session: dict[str, str]
+) -> None:
     config = CompilerConfig()
     assign(config, path, value)
     assert config.as_dict() == (LOCAL | local, GLOBAL | session)

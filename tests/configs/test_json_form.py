@@ -86,6 +86,6 @@ def test_other_objects_are_refused() -> None:
         ('{"config": "torchair", "options": {"mode": "fast"}}', "mode does not accept 'fast'"),
     ],
 )
-def test_wrong_json(text: str, error: str) -> None:
+def test_from_json_refuses_invalid_text(text: str, error: str) -> None:
     with pytest.raises(ValueError, match=error):
         CompilerConfig.from_json(text)

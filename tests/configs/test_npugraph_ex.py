@@ -47,7 +47,7 @@ def test_the_config_has_exactly_the_promised_names() -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_default(name: str) -> None:
+def test_flat_option_has_documented_default(name: str) -> None:
     option, default = getattr(CompilerConfig(), name), ROWS[name].default
     kept = default is None or isinstance(default, bool)
     assert option.value == (default if kept else str(default))
@@ -74,7 +74,7 @@ def test_booleans_read_as_booleans(name: str) -> None:
         if name != "memory_budget" or value is not None
     ],
 )
-def test_refused_values(name: str, value: Any, error: type[Exception]) -> None:
+def test_flat_option_refuses_invalid_value(name: str, value: Any, error: type[Exception]) -> None:
     config = CompilerConfig()
     with pytest.raises(error, match=re.escape(name)):
         setattr(config, name, value)
@@ -133,7 +133,7 @@ def test_export_of_defaults() -> None:
         ("dump_tensor_data", {"data_dump_dir": "./", "data_dump_stage": "optimized"}),
     ],
 )
-def test_export_behind_a_switch(switch: str, extra: dict[str, Any]) -> None:
+def test_export_needs_its_switch(switch: str, extra: dict[str, Any]) -> None:
     config = CompilerConfig()
     setattr(config, switch, True)
     assert config.as_dict() == (ALWAYS | {switch: True} | extra, {})

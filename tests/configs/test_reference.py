@@ -17,7 +17,7 @@ def test_the_page_is_up_to_date() -> None:
     )
 
 
-def test_the_page_says_what_an_option_does_where_and_who_sees_it() -> None:
+def test_options_page_has_effect_and_test() -> None:
     listed = page().partition("## Other names")[0].splitlines()
     lines = {line.split(" | ")[0].strip("| `"): line for line in listed if line.startswith("| `")}
     cells = {

@@ -80,7 +80,7 @@ def why_silent(row: Option) -> str | None:
 
 
 @pytest.mark.parametrize("path", ROWS)
-def test_a_row_names_its_effect_or_is_a_hint_or_says_that_nothing_acts(path: str) -> None:
+def test_option_names_effect_or_is_hint_or_ineffective(path: str) -> None:
     assert why_silent(ROWS[path]) is None
     later = path.startswith(LATER)
     assert ROWS[path].acts == (not later), "an option that nothing acts on is one of a later feature"
@@ -102,7 +102,7 @@ def test_a_row_names_its_effect_or_is_a_hint_or_says_that_nothing_acts(path: str
         ({"effect": "tests/configs/test_rows.py::why_silent"}, "there is no test"),
     ],
 )
-def test_a_row_that_says_less_is_found(facts: dict[str, Any], why: str) -> None:
+def test_option_without_effect_is_found(facts: dict[str, Any], why: str) -> None:
     assert why in str(why_silent(Option(False, "Does nothing.", **facts)))
 
 
@@ -139,7 +139,7 @@ def test_a_hint_reaches_the_engine_and_the_log(
     assert capsys.readouterr().out.count(f"option {path}={value!r} has no effect: {HARDWARE}") == 1
 
 
-def test_a_hint_that_reaches_nobody_is_found() -> None:
+def test_hint_that_reaches_no_engine_is_found() -> None:
     class Deaf(GeConfig):
         quiet = hint(False, "Goes nowhere.")
 
@@ -152,9 +152,7 @@ def test_a_hint_that_reaches_nobody_is_found() -> None:
 @pytest.mark.parametrize(
     ("switches", "path"), [(switches, path) for switches, paths in SWITCHED.items() for path in paths]
 )
-def test_what_belongs_to_something_switched_off_is_told(
-    switches: tuple[str, ...], path: str, folder: Path
-) -> None:
+def test_option_of_disabled_feature_warns(switches: tuple[str, ...], path: str, folder: Path) -> None:
     config = CompilerConfig()
     config.mode = ROWS[path].modes[-1]
     assign(config, path, other_value(ROWS[path], folder))
@@ -166,7 +164,7 @@ ELSEWHERE = [(path, mode) for path, row in ROWS.items() for mode in ALL_MODES if
 
 
 @pytest.mark.parametrize(("path", "mode"), ELSEWHERE)
-def test_what_a_mode_does_not_read_is_as_if_not_set_and_told(path: str, mode: str, folder: Path) -> None:
+def test_option_of_other_mode_has_no_effect_and_warns(path: str, mode: str, folder: Path) -> None:
     config = CompilerConfig()
     config.mode = mode
     value = other_value(ROWS[path], folder)

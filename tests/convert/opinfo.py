@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from tests.support.memory import Seen, other_memory, other_strides, seen
 from torchair.backend.dynamo.entry_points import get_npu_backend
 from torchair.backend.pipeline.compile import compile_fx
+from torchair.backend.pipeline.context import CompileFxArgs
 from torchair.backend.settings.settings import resolve_settings
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.base.report import ConversionReport
@@ -129,7 +130,7 @@ class Traced:
             if mode:
                 config.mode = CAPTURE[mode]
             try:
-                runner = compile_fx(gm, inputs, resolve_settings(config), guarded=True)
+                runner = compile_fx(gm, inputs, resolve_settings(config), CompileFxArgs(has_guards=True))
             except Exception as error:
                 self.errors[way] = error
                 continue

@@ -48,6 +48,7 @@ from tests.support.memory import copies, other_strides
 from tests.support.training import why_around
 from torchair.backend.dynamo.aot import compile_dynamo
 from torchair.backend.pipeline.compile import compile_fx
+from torchair.backend.pipeline.context import CompileFxArgs
 from torchair.backend.settings.settings import resolve_settings
 from torchair.capture.base import layout_enforcer
 from torchair.configs.compiler_config import CompilerConfig
@@ -165,14 +166,11 @@ class Compiler:
         self.around = ""  # how a backward graph went around the IR, if one did
 
     def __call__(
-        self, gm: fx.GraphModule, inputs: Sequence[Any], settings: Any, *, backward: bool, **options: Any
+        self, gm: fx.GraphModule, inputs: Sequence[Any], settings: Any, request: CompileFxArgs
     ) -> Any:
         """What `compile_dynamo` calls for each part."""
-        runner = (
-            AsTraced(gm)
-            if self.traces_only
-            else compile_fx(gm, inputs, settings, backward=backward, **options)
-        )
+        backward = request.is_backward
+        runner = AsTraced(gm) if self.traces_only else compile_fx(gm, inputs, settings, request)
         self.backwards += backward
         if backward and not self.traces_only:
             calls = sum(node.op == "call_function" for node in gm.graph.nodes)

@@ -30,6 +30,7 @@ from tests.convert.opinfo_backward import (
     judge,
     shard,
 )
+from torchair.backend.pipeline.context import CompileFxArgs
 
 # One operator or two of each family, and those that save, return or take something unusual.
 SPREAD = (
@@ -120,9 +121,9 @@ def spoilt(spoil: Callable[[torch.Tensor], torch.Tensor]) -> type[Compiler]:
     """A compiler whose gradients are spoilt on the way out."""
 
     class Spoilt(Compiler):
-        def __call__(self, *args: Any, backward: bool, **options: Any) -> Any:
-            runner = super().__call__(*args, backward=backward, **options)
-            if not backward or self.traces_only:
+        def __call__(self, gm: Any, inputs: Any, settings: Any, request: CompileFxArgs) -> Any:
+            runner = super().__call__(gm, inputs, settings, request)
+            if not request.is_backward or self.traces_only:
                 return runner
             return mock.Mock(boxed=lambda given: [spoil(value) for value in runner.boxed(given)])
 

@@ -95,7 +95,7 @@ def test_a_variable_without_a_row_cannot_be_read(monkeypatch: pytest.MonkeyPatch
         text_of("ASCEND_DEVICE_ID")
 
 
-def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flag_variable_reads_on_and_off(monkeypatch: pytest.MonkeyPatch) -> None:
     for value, wanted in (("", False), ("1", True), ("ON", True), ("no", False)):
         monkeypatch.setenv("TORCH_NPUGRAPH_GC", value)
         assert is_on("TORCH_NPUGRAPH_GC") is wanted
@@ -148,7 +148,7 @@ def test_the_logs_of_torch_know_ours(value: str, levels: list[str], tmp_path: Pa
     assert done.stdout.split()[-2:] == levels, done.stderr
 
 
-def test_levels_events_and_what_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_levels_events_and_messages_once(capsys: pytest.CaptureFixture[str]) -> None:
     log = make_logger("torchair_test")
     log.setLevel(EVENT_LEVEL)
     log.warning("hidden")
@@ -175,7 +175,7 @@ def quiet_again() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("backend", "product"), [("npu", "TORCHAIR"), ("npugraph_ex", "NPUGRAPH_EX")])
-def test_what_is_said_at_info_and_debug(
+def test_info_and_debug_log_expected_lines(
     backend: str, product: str, capsys: pytest.CaptureFixture[str], quiet_again: None
 ) -> None:
     def said(level: int) -> str:

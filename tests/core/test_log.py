@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import torchair
-from tests.support.compile import config_of
+from tests.support.compile import make_config
 from torchair.backend.pipeline import compile
 from torchair.core import log
 
@@ -25,7 +25,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_one_line_where_nobody_looks_at_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+def test_progress_without_terminal_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     with log.warn_if_slow("graph_1 of 3 ops is being compiled", "be quick"):
         time.sleep(0.3)
     said = capfd.readouterr()
@@ -35,7 +35,7 @@ def test_one_line_where_nobody_looks_at_a_terminal(capfd: pytest.CaptureFixture[
     assert not said.out
 
 
-def test_nothing_is_said_of_what_is_quick(capfd: pytest.CaptureFixture[str]) -> None:
+def test_quick_block_prints_no_progress(capfd: pytest.CaptureFixture[str]) -> None:
     with log.warn_if_slow("graph_1 is being compiled", "be quick"):
         pass
     assert capfd.readouterr() == ("", "")
@@ -58,19 +58,19 @@ def test_a_line_with_a_clock_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs are compiled so."""
-    made = compile.compile_stage
+    made = compile.compile_graph
 
-    def compile_stage(*args: Any) -> Any:
+    def compile_graph(*args: Any) -> Any:
         time.sleep(0.3)
         return made(*args)
 
-    monkeypatch.setattr(compile, "compile_stage", compile_stage)
+    monkeypatch.setattr(compile, "compile_graph", compile_graph)
 
 
 @pytest.mark.usefixtures("impatient", "slowly")
 def test_a_compile_that_takes_long(capfd: pytest.CaptureFixture[str]) -> None:
     """Also where nothing but errors is logged."""
-    backend = torchair.get_npu_backend(compiler_config=config_of({"engine_config.codegen": "reference"}))
+    backend = torchair.get_npu_backend(compiler_config=make_config({"engine_config.codegen": "reference"}))
     run = torch.compile(lambda x: x.sin() + 1, backend=backend)
     run(torch.randn(3))
     said = capfd.readouterr().err
@@ -97,7 +97,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("lack", [none, closed, no_threads])
-def test_where_nobody_can_be_told_the_work_is_done(
+def test_closed_stderr_does_not_stop_the_work(
     lack: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a service without a console, or while Python ends."""
@@ -114,8 +114,8 @@ def test_where_nobody_can_be_told_the_work_is_done(
 
 
 @pytest.mark.usefixtures("impatient", "slowly")
-def test_who_has_the_quickest_already_is_told_of_no_quicker(capfd: pytest.CaptureFixture[str]) -> None:
-    backend = torchair.get_npu_backend(compiler_config=config_of({"engine_config.codegen": "eager"}))
+def test_fastest_codegen_gets_no_hint(capfd: pytest.CaptureFixture[str]) -> None:
+    backend = torchair.get_npu_backend(compiler_config=make_config({"engine_config.codegen": "eager"}))
     torch.compile(torch.sin, backend=backend)(torch.ones(2))
     said = capfd.readouterr().err
     assert "is being compiled" in said

@@ -44,8 +44,8 @@ class Seen:
     calls: list[Call] = field(default_factory=list)
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        def compile(*args: Any, **kwargs: Any) -> Any:
-            return _Spy(compile_fx(*args, **kwargs), self.calls)
+        def compile(*args: Any) -> Any:
+            return _Spy(compile_fx(*args), self.calls)
 
         return compile_dynamo(gm, inputs, resolve_settings(self.config), {}, compile)
 

@@ -66,7 +66,7 @@ def test_what_only_recordings_ask_is_a_fault_of_ours_elsewhere() -> None:
         cpu.DEVICE.new_stream(CPU)
 
 
-def test_a_device_says_everything_that_is_asked_of_one() -> None:
+def test_device_implements_whole_interface() -> None:
     """What `simulated_device.py` has to define is what a new device has to."""
     asked = {
         name

@@ -191,7 +191,9 @@ PLAIN: list[tuple[str, dict[str, Any], Any, list[torch.Tensor]]] = [
 
 
 @pytest.mark.parametrize(("op", "attrs", "meaning", "tensors"), PLAIN, ids=[row[0] for row in PLAIN])
-def test_plain_meaning(op: str, attrs: dict[str, Any], meaning: Any, tensors: list[torch.Tensor]) -> None:
+def test_kernel_equals_torch_formula(
+    op: str, attrs: dict[str, Any], meaning: Any, tensors: list[torch.Tensor]
+) -> None:
     check(lambda *given: getattr(ge, op)(*given, **attrs), meaning(*tensors), *tensors)
 
 
@@ -222,7 +224,7 @@ def test_lists_and_numbers() -> None:
         lambda x: ge.Slice(x, [0, 1], [-1, 2]),
     ],
 )
-def test_without_elements(make: Any) -> None:
+def test_kernel_accepts_empty_tensors(make: Any) -> None:
     for got in run(make, torch.empty(0, 4)):
         assert got[0].numel() in (0, 4)
 
@@ -362,7 +364,7 @@ def test_sync_batch_norm_backward(dtype: torch.dtype) -> None:
 
 @STATIC_FIRST
 @pytest.mark.parametrize("dtype", [f32, f16])
-def test_group_norm(dtype: torch.dtype, dynamic: bool) -> None:
+def test_group_norm_kernel_equals_eager(dtype: torch.dtype, dynamic: bool) -> None:
     """The format stays at its default, and the variance is that of the data, without epsilon."""
     x, weight, bias = rand(3, 4, 5, 6, dtype=dtype), rand(4).to(dtype), (rand(4) + 1).to(dtype)
     variance, mean = torch.var_mean(x.float().reshape(3, 2, -1), 2, correction=0)

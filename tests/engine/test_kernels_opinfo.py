@@ -169,7 +169,7 @@ def spread(found: list[Case]) -> list[Case]:
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", [f32, f16])
 @pytest.mark.parametrize("name", OPS, ids=[op for op, _ in OPS])
-def test_samples(name: tuple[str, str], dtype: torch.dtype) -> None:
+def test_kernel_equals_opinfo_samples(name: tuple[str, str], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     within = {"atol": 1e-4, "rtol": 1e-4} if dtype is f32 else {"atol": 5e-3, "rtol": 5e-3}
     for make, expected, tensors in spread(list(cases(name, dtype))):

@@ -92,7 +92,7 @@ def test_the_observer_of_the_reference_run_sees_every_op() -> None:
     assert seen == [op.type for op in graph.ops if op.type != "NetOutput"]
 
 
-def test_an_op_without_a_kernel_says_what_was_tried() -> None:
+def test_lowering_without_kernel_names_op() -> None:
     graph = Graph("unknown")
     with graph:
         op = ge.AbsGrad(ge.Data(index=0), ge.Data(index=1)).op
@@ -124,7 +124,7 @@ def test_kernels_are_many() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
-def test_restride(order: tuple[int, ...]) -> None:
+def test_materialize_layout_gives_promised_strides(order: tuple[int, ...]) -> None:
     back = [order.index(dim) for dim in range(3)]
     promised = torch.empty(2, 3, 4).permute(back).contiguous().permute(order)
     x = torch.randn(2, 3, 4)

@@ -72,7 +72,7 @@ def test_the_annotation_is_what_it_means_not_how_it_is_spelled(
         ("registry.Intz", "has an annotation that means nothing: .*'Intz'"),
     ],
 )
-def test_an_annotation_that_says_nothing(table: Table, hint: Any, message: str) -> None:
+def test_kernel_with_meaningless_annotation_is_refused(table: Table, hint: Any, message: str) -> None:
     with pytest.raises(BadKernel, match=message) as caught:
         kernel("Add")(annotated(hint))
     assert f"at     {__file__}:" in str(caught.value)

@@ -24,7 +24,7 @@ def test_more_layers_are_not_more_traces(dynamic: bool, monkeypatch: pytest.Monk
     assert all(seconds > 0 for seconds in figures.values())
 
 
-def test_bounds_are_told() -> None:
+def test_scaling_benchmark_reports_exceeded_bounds() -> None:
     small, large = "1000 nodes, constant sizes", "10000 nodes, constant sizes"
     assert not scaling.why_slow(large, 6.0, {small: 8e-4, large: 6e-4})
     assert "the bound is 20 s" in scaling.why_slow(large, 21.0, {small: 2e-3, large: 2.1e-3})[0]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import torchair
+from tests.support.compile import compile_fn
 from tests.support.slow import slow
 from torchair import ge
 from torchair.convert.base.registry import unregister
@@ -46,20 +47,16 @@ def _clean() -> Iterator[None]:
         unregister_kernel(name)
 
 
-def run(codegen: str = "eager", dynamic: bool = True) -> torch.Tensor:
-    torch._dynamo.reset()
-    config = torchair.CompilerConfig()
-    config.engine_config.codegen = codegen
-    backend = torchair.get_npu_backend(compiler_config=config)
+def run_mix(codegen: str = "eager", dynamic: bool = True) -> torch.Tensor:
     x = torch.arange(6.0).reshape(2, 3)
-    return torch.compile(mix, backend=backend, dynamic=dynamic)(x, [x, x + 1], 3.0)
+    return compile_fn(mix, codegen=codegen, reset=True, dynamic=dynamic)(x, [x, x + 1], 3.0)
 
 
 EXPECTED = torch.arange(6.0).reshape(2, 3) * 5 + 1
 
 
 def test_without_a_kernel_the_torch_op_runs() -> None:
-    torch.testing.assert_close(run(), EXPECTED)
+    torch.testing.assert_close(run_mix(), EXPECTED)
 
 
 @pytest.mark.parametrize("codegen", ["eager", "reference", slow("inductor")])
@@ -71,7 +68,7 @@ def test_a_kernel_is_used(codegen: str) -> None:
         assert y is None
         return x * k + zs[0] + zs[1] + 100 * n
 
-    torch.testing.assert_close(run(codegen), EXPECTED + 100)
+    torch.testing.assert_close(run_mix(codegen), EXPECTED + 100)
 
 
 @pytest.mark.parametrize(
@@ -83,17 +80,17 @@ def test_a_kernel_is_used(codegen: str) -> None:
     ],
     ids=["any keywords", "attributes behind the inputs", "a default"],
 )
-def test_forms(kernel: Any) -> None:
+def test_register_kernel_accepts_each_signature(kernel: Any) -> None:
     ge.register_kernel(NAME, kernel)
-    torch.testing.assert_close(run(), EXPECTED + 1)
+    torch.testing.assert_close(run_mix(), EXPECTED + 1)
 
 
 def test_registered_again_it_is_another() -> None:
     ge.register_kernel(NAME, lambda x, y, zs, *, k, n: x)
     ge.register_kernel(NAME, lambda x, y, zs, *, k, n: x * 0)
-    torch.testing.assert_close(run(), EXPECTED * 0)
+    torch.testing.assert_close(run_mix(), EXPECTED * 0)
     unregister_kernel(NAME)
-    torch.testing.assert_close(run(), EXPECTED)
+    torch.testing.assert_close(run_mix(), EXPECTED)
 
 
 def test_a_function_of_torch() -> None:
@@ -125,7 +122,9 @@ def test_one_of_ours_serves_again() -> None:
     ],
     ids=["unknown", "too few", "no such attribute", "no function", "attributes", "no name"],
 )
-def test_refused(op: Any, kernel: Any, error: type[Exception], what: str) -> None:
+def test_register_kernel_refuses_invalid_kernel(
+    op: Any, kernel: Any, error: type[Exception], what: str
+) -> None:
     with pytest.raises(error, match=what):
         ge.register_kernel(op, kernel)
     assert not has_kernel(NAME)

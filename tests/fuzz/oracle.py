@@ -119,13 +119,15 @@ def observe(
     held: list[tuple[list[torch.Tensor], Names]] = []
     for number, feed in enumerate(program.feeds):
         before(number)
-        held.append(call(run, program, feed, device))
+        held.append(call_with_feed(run, program, feed, device))
         if not program.keep:
             seen.append(finish(program, *held.pop()))
     return seen + [finish(program, *each) for each in held]
 
 
-def call(run: Function, program: Program, feed: Feed, device: str) -> tuple[list[torch.Tensor], Names]:
+def call_with_feed(
+    run: Function, program: Program, feed: Feed, device: str
+) -> tuple[list[torch.Tensor], Names]:
     names = feed.build(device)
     return list(run(*(names[name] for name in program.inputs))), names
 

@@ -177,7 +177,7 @@ def storages(tensors: list[torch.Tensor]) -> list[int]:
 
 
 @pytest.mark.parametrize("every_call", [True, False])
-def test_faults_are_found_and_mended(every_call: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_layouts_are_found_and_fixed(every_call: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchair.capture.base.layout_enforcer.EVERY_CALL", every_call)
     x = torch.arange(12.0).view(3, 4)
     # Strides.
@@ -574,7 +574,7 @@ def symbolic(fn: Callable[..., Any], *args: torch.Tensor) -> OutputLayouts:
     return OutputLayouts(layouts_of(gm), Binding(fakes))
 
 
-def test_elements_on_one_place_are_mended_by_one_write() -> None:
+def test_overlapping_elements_are_fixed_by_one_write() -> None:
     """A tensor with stride 0 cannot be written as a whole."""
     x = torch.arange(3.0)
     for result in wrongly(lambda x: [(x * 2).expand(4, 3)], lambda x: [(x * 2).expand(4, 3).contiguous()], x):
@@ -598,7 +598,7 @@ def test_views_are_made_with_the_numbers_of_the_call() -> None:
             assert other.stride() == (1, sizes[1])
 
 
-def test_what_is_known_of_one_key_is_not_said_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layout_fault_of_one_key_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchair.capture.base.layout_enforcer.EVERY_CALL", False)
     contract = symbolic(lambda x: [(x + 1).t()], torch.randn(4, 6))
 

@@ -32,7 +32,7 @@ def names(each: Partition) -> list[str]:
     return [str(call).split(".")[1] for call in calls]
 
 
-def run(gm: fx.GraphModule, parts: list[Partition], *args: Any) -> list[Any]:
+def run_partitions(gm: fx.GraphModule, parts: list[Partition], *args: Any) -> list[Any]:
     calls = [lambda own, part=part: part.gm(*own) for part in parts]
     return PartitionedProgram.of(gm, list(zip(parts, calls, strict=True)), "eager", "")(list(args))
 
@@ -44,7 +44,7 @@ def check(fn: Callable[..., Any], *hosts: Any, shape: list[tuple[bool, list[str]
     mine, theirs = [arg.clone() for arg in args], [arg.clone() for arg in args]
     want = fn(*theirs)
     torch.testing.assert_close(
-        run(gm, parts, *mine), list(want) if isinstance(want, tuple | list) else [want]
+        run_partitions(gm, parts, *mine), list(want) if isinstance(want, tuple | list) else [want]
     )
     torch.testing.assert_close(mine, theirs)
 
@@ -96,7 +96,7 @@ def test_views_are_taken_again_where_they_are_read() -> None:
         (False, ["mul"]), (True, ["exp"]), (False, ["select", "select", "add_"]),
     ]  # fmt: skip
     assert [[node.name for node in part.takes] for part in parts] == [["x_1"], ["mul"], ["mul", "exp"]]
-    torch.testing.assert_close(run(gm, parts, X.clone())[0], fn(X.clone()))
+    torch.testing.assert_close(run_partitions(gm, parts, X.clone())[0], fn(X.clone()))
 
 
 def test_one_of_several_results_stays_with_its_maker() -> None:
@@ -114,12 +114,12 @@ def test_random_numbers_keep_their_order() -> None:
     parts = split(gm, aten.randn_like.default)
     assert [part.on_host for part in parts] == [False, True]
     torch.manual_seed(3)
-    made = run(gm, parts, X)
+    made = run_partitions(gm, parts, X)
     torch.manual_seed(3)
     torch.testing.assert_close(made, list(fn(X)))
 
 
 def test_inputs_and_constants_may_be_returned() -> None:
     gm = traced(lambda x: (x, x.exp(), None, 3), X)
-    x, _, nothing, three = run(gm, split(gm, aten.exp.default), X)
+    x, _, nothing, three = run_partitions(gm, split(gm, aten.exp.default), X)
     assert (x is X, nothing, three) == (True, None, 3)

@@ -80,7 +80,7 @@ def test_a_constant_has_one_key_however_it_lies() -> None:
     ],
     ids=["dtype", "sizes", "strides", "offset", "requires_grad", "device"],
 )
-def test_specs_differ(other: torch.Tensor) -> None:
+def test_tensor_key_differs_by_spec(other: torch.Tensor) -> None:
     assert tensor_key(torch.empty(2, 3), strides=True) != tensor_key(other, strides=True)
 
 

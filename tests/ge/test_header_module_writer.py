@@ -99,7 +99,7 @@ def graph() -> Any:
         yield graph
 
 
-def test_signatures(made: Any) -> None:
+def test_written_builders_have_typed_signatures(made: Any) -> None:
     rest = "dependencies: 'list[Tensor]' = [], node_name: 'str | None' = None)"
     assert str(inspect.signature(made.ModuleMix)) == (
         "(x: 'Tensor', bias: 'Tensor | None', rest: 'list[Tensor]', "

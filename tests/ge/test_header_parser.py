@@ -115,7 +115,7 @@ def read(text: str) -> list[Prototype]:
     return [each.proto for each in read_reg_op(text, "ops.h")]
 
 
-def test_a_header() -> None:
+def test_read_reg_op_reads_a_header() -> None:
     (found,) = read_reg_op(HEADER, "ops.h")
     assert found.proto == SPLIT
     assert found.at == "ops.h:11"

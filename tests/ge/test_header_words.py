@@ -49,7 +49,7 @@ LITERALS: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "text", "value"), LITERALS)
-def test_literals(kind: str, text: str, value: Any) -> None:
+def test_literal_reads_numbers_and_strings(kind: str, text: str, value: Any) -> None:
     found = literal(words(text, "ops.h")[:-1], kind, "ops.h:1")
     assert found == value
     assert type(found) is type(value)
@@ -73,7 +73,7 @@ MISSPELT = {
 
 
 @pytest.mark.parametrize("text", MISSPELT)
-def test_data_types(text: str) -> None:
+def test_data_type_reads_misspelled_names(text: str) -> None:
     assert data_type(words(text, "ops.h")[:-1], "ops.h:1") == MISSPELT[text]
 
 

@@ -69,7 +69,7 @@ def test_data_types_are_plain_ints() -> None:
     assert all(type(value) is int for value in have.values())
 
 
-def test_formats() -> None:
+def test_format_enum_has_all_formats() -> None:
     assert {entry.name: entry.value for entry in ge.Format} == {f"FORMAT_{n}": v for n, v in pairs(FORMATS)}
 
 
@@ -127,7 +127,7 @@ def test_spec_of_anything_else_is_empty(value: Any) -> None:
     assert (spec.dtype, spec.rank, spec.size) == (None, None, None)
 
 
-def test_tensor_members(x: Any) -> None:
+def test_ge_tensor_members_need_metadata(x: Any) -> None:
     made = ge.Unpack(x, num=2, outputs=2)
     assert (made[1].index, made[1].tensor, made[1].controller) == (1, "Unpack:1", "Unpack:-1")
     assert made[1].node.name == "Unpack"
@@ -160,7 +160,7 @@ CONSTANTS: list[tuple[Any, int | None, str, list[Any] | Any]] = [
 
 
 @pytest.mark.parametrize(("value", "dtype", "name", "holds"), CONSTANTS)
-def test_const(value: Any, dtype: int | None, name: str, holds: Any) -> None:
+def test_const_has_runtime_dtype_and_value(value: Any, dtype: int | None, name: str, holds: Any) -> None:
     made = ge.Const(value, dtype)
     assert made.dtype == dtypes.BY_NAME[name].runtime
     assert made.op.attrs["value"].value.tolist() == holds
@@ -212,7 +212,7 @@ def test_const_of_a_type_that_torch_stores_as_bytes() -> None:
     assert (made.dtype, made.desc.shape) == (ge.DataType.DT_FLOAT4_E2M1, (4,))
 
 
-def test_cast(x: Any) -> None:
+def test_cast_emits_dst_type(x: Any) -> None:
     made = ge.Cast(x, dst_type=ge.DataType.DT_FLOAT16)
     assert made.op.type == "Cast"
     assert made.op.attrs["dst_type"] == ge.attr.Int(1)
@@ -222,7 +222,7 @@ def test_cast_of_a_number_makes_a_const() -> None:
     assert ge.Cast(2.5, dst_type=0).op.inputs[0].op.type == "Const"
 
 
-def test_clone(x: Any) -> None:
+def test_clone_emits_tensor_move(x: Any) -> None:
     first = ge.Cast(x, dst_type=1)
     made = ge.Clone(x, dependencies=[first])
     assert made.op.type == "TensorMove"
@@ -250,7 +250,7 @@ def test_a_taken_name_is_skipped(x: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x"])
-def test_bad_names(x: Any, name: str) -> None:
+def test_builder_refuses_invalid_node_name(x: Any, name: str) -> None:
     with pytest.raises(AssertionError, match="blank" if not name.strip() else "taken"):
         ge.Acos(x, node_name=name)
 
@@ -258,7 +258,7 @@ def test_bad_names(x: Any, name: str) -> None:
 # custom_op by prototype
 
 
-def test_positional(x: Any) -> None:
+def test_custom_op_accepts_positional_arguments(x: Any) -> None:
     made = ge.custom_op("BatchMatMul", x, x, True, None)
     assert made.op.attrs == {"adj_x1": ge.attr.Bool(True)}
     assert [slot.name for slot in made.op.slots] == ["x1", "x2"]
@@ -295,7 +295,9 @@ POSITIONAL_ERRORS: list[tuple[str, list[Any], type[Exception]]] = [
 
 
 @pytest.mark.parametrize(("op_type", "arguments", "error"), POSITIONAL_ERRORS)
-def test_positional_errors(x: Any, op_type: str, arguments: list[Any], error: type[Exception]) -> None:
+def test_custom_op_refuses_wrong_positional_arguments(
+    x: Any, op_type: str, arguments: list[Any], error: type[Exception]
+) -> None:
     def fill(part: Any) -> Any:
         return [fill(item) for item in part] if isinstance(part, list) else x if part == "x" else part
 
@@ -313,7 +315,7 @@ def _split_like() -> None:
 
 
 @pytest.mark.usefixtures("_split_like")
-def test_described(x: Any) -> None:
+def test_custom_op_accepts_descriptions(x: Any) -> None:
     y = ge.Acos(x)
     head, tail = ge.custom_op(
         "SplitLike",
@@ -366,7 +368,7 @@ DESCRIBED_ERRORS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("description", DESCRIBED_ERRORS, ids=repr)
-def test_description_errors(x: Any, description: dict[str, Any]) -> None:
+def test_custom_op_refuses_wrong_descriptions(x: Any, description: dict[str, Any]) -> None:
     def fill(part: Any) -> Any:
         if isinstance(part, dict):
             return {key: fill(item) for key, item in part.items()}
@@ -479,7 +481,7 @@ def test_a_data_without_a_shape_has_unknown_rank() -> None:
         (lambda x: ge.Nothing(x), AttributeError, "Nothing"),
     ],
 )
-def test_builders_refuse(x: Any, call: Any, error: type[Exception], says: str) -> None:
+def test_builders_refuse_invalid_input(x: Any, call: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         call(x)
 
@@ -512,7 +514,7 @@ EMPTY = [(name, []) for name, value in VALUES if isinstance(value, list)]
 
 
 @pytest.mark.parametrize(("name", "value"), VALUES + EMPTY)
-def test_attributes(name: str, value: Any) -> None:
+def test_attribute_kinds_check_and_hash(name: str, value: Any) -> None:
     kind = getattr(ge.attr, name)
     made = kind(value)
     assert made.value == value
@@ -544,7 +546,7 @@ def test_attributes_on_the_wire(name: str, value: Any) -> None:
             assert getattr(ge.attr, other).get(written) is None
 
 
-def test_merging_replaces() -> None:
+def test_attribute_merge_replaces_old_kind() -> None:
     written = schema.attr_def()
     ge.attr.ListInt([1]).merge_to(written)
     ge.attr.ListInt([2]).merge_to(written)

@@ -37,7 +37,7 @@ class Compiles:
         return self._own(*args)
 
 
-def config_of(row: dict[str, Any]) -> torchair.CompilerConfig:
+def config_of_row(row: dict[str, Any]) -> torchair.CompilerConfig:
     """The options of a row."""
     config = torchair.CompilerConfig()
     config.mode = "npugraph_ex"
@@ -57,7 +57,7 @@ def flat(value: Any) -> list[Any]:
     ]
 
 
-def call(run: Any, row: dict[str, Any], scope: dict[str, Any]) -> list[Any]:
+def call_of_row(run: Any, row: dict[str, Any], scope: dict[str, Any]) -> list[Any]:
     """The result of a call, in the context of the row."""
     torch.manual_seed(0)
     with torch.no_grad(), contextlib.ExitStack() as stack:
@@ -76,7 +76,7 @@ def run_row(row: dict[str, Any], cache: Path, is_plain: bool, compiles: Compiles
     model = module.Model().eval()
     scope = {"m": module, "model": model, "torch": torch}
     exec(row["then"], scope)
-    config = config_of(row)
+    config = config_of_row(row)
     if is_plain:
         backend = torchair.get_npu_backend(compiler_config=config)
         compiled: Any = torch.compile(model.forward, backend=backend, dynamic=row["dynamic"])
@@ -90,9 +90,9 @@ def run_row(row: dict[str, Any], cache: Path, is_plain: bool, compiles: Compiles
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         try:
-            result["eager"] = call(model.forward, row, scope)
+            result["eager"] = call_of_row(model.forward, row, scope)
             model = scope["model"] = module.Model.fresh(model) if hasattr(module.Model, "fresh") else model
-            result["got"] = call(compiled, row, scope)
+            result["got"] = call_of_row(compiled, row, scope)
         except Exception as error:
             result["error"] = f"{type(error).__name__}: {first_line(error)}"[:300]
     result["degraded"] = [str(each.message) for each in seen if issubclass(each.category, DegradedWarning)]

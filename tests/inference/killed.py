@@ -38,7 +38,7 @@ LOADED = (
 """Before the children are forked, so that they are soon where they write."""
 
 
-def call(folder: Path, rows: int) -> int:
+def compile_and_check(folder: Path, rows: int) -> int:
     """What each child does: the status says whether the result was right."""
     config = torchair.CompilerConfig()
     config.engine_config.codegen = "eager"
@@ -90,7 +90,7 @@ def main(rounds: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "kept"
         start = time.monotonic()
-        (whole,) = ended([fork(lambda: call(folder, 2))], {}).values()
+        (whole,) = ended([fork(lambda: compile_and_check(folder, 2))], {}).values()
         longest = time.monotonic() - start
         assert whole == GOOD, "a process that nobody kills is right"
         store, killed = ArtifactStore(folder, FILE), 0
@@ -98,7 +98,10 @@ def main(rounds: int) -> None:
             if number % 2:
                 for key in list(store.keys()):
                     store.remove(key)
-            children = [fork(lambda rows=SIZES[place % 2]: call(folder, rows)) for place in range(PROCESSES)]
+            children = [
+                fork(lambda rows=SIZES[place % 2]: compile_and_check(folder, rows))
+                for place in range(PROCESSES)
+            ]
             limit = longest * (PROCESSES / (os.cpu_count() or 1) + 0.5)
             statuses = ended(children, {child: dice.uniform(0, limit) for child in children})
             killed += sum(status == -signal.SIGKILL for status in statuses.values())
@@ -106,7 +109,7 @@ def main(rounds: int) -> None:
             faults += [f"round {number}: a process ended with {status}" for status in bad]
             faults += [f"round {number}: {row.problem}" for row in store.rows() if row.problem]
         for rows in SIZES:
-            (status,) = ended([fork(lambda rows=rows: call(folder, rows))], {}).values()
+            (status,) = ended([fork(lambda rows=rows: compile_and_check(folder, rows))], {}).values()
             faults += [] if status == GOOD else [f"afterwards: {status}"]
         left = [path.name for path in folder.rglob("*") if path.is_file() and path.name != FILE]
     print(json.dumps({"killed": killed, "faults": faults, "left": left}))

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import torchair
-from tests.support.compile import config_of, taken_programs
+from tests.support.compile import make_config, taken_programs
 from tests.support.simulated_device import SimulatedDevice
 from tests.support.slow import slow
 from torchair.inference import auto_gears
@@ -36,7 +36,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def auto(model: Callable[..., Any], **how: Any) -> Any:
-    return auto_gears(model, **{"config": config_of(EAGER), "after": 8, "most": 3, **how})
+    return auto_gears(model, **{"config": make_config(EAGER), "after": 8, "most": 3, **how})
 
 
 # Crops.
@@ -74,7 +74,7 @@ def test_what_cannot_be_cropped(function: Any, why: str) -> None:
         crops_of(function, torch.randn(3, 7))
 
 
-def test_declared_crops() -> None:
+def test_declared_crops_cut_outputs() -> None:
     x = torch.randn(2, 9, 3)
     crops = declared_crops({"logits": x, "other": x}, {"logits": -2})
     cut = crops.cut({"logits": x, "other": x}, 4)
@@ -142,7 +142,7 @@ def test_inputs_of_the_caller_are_not_marked() -> None:
 
 
 @pytest.mark.full
-def test_threads() -> None:
+def test_auto_buckets_are_right_in_many_threads() -> None:
     run = auto(scaled, dims={"x": 1}, pad={"x": 0.0})
     wrong: list[Any] = []
 
@@ -182,7 +182,7 @@ def test_gears_outlive_the_caches_of_torch(gears: tuple[int, ...], taken: list[A
     assert run.report().gears == (gears,)
 
 
-def test_a_model_in_pieces_is_told() -> None:
+def test_auto_buckets_warns_of_graph_breaks() -> None:
     def cut(x: torch.Tensor) -> torch.Tensor:
         y = x.sin()
         torch._dynamo.graph_break()
@@ -217,7 +217,7 @@ def tiny(name: str) -> nn.Module:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["Bert", "Llama"])
-def test_transformers(name: str) -> None:
+def test_auto_buckets_pad_transformers(name: str) -> None:
     model = tiny(name)
     run = auto(model, **IDS)
     plain = {"use_cache": False} if name == "Llama" else {}

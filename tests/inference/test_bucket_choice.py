@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import torchair
-from tests.support.compile import config_of
+from tests.support.compile import make_config
 from torchair.core.errors import BadGears
 from torchair.inference import auto_gears
 from torchair.inference._bucket_choice import choose, cost, serving
@@ -124,10 +124,10 @@ def test_which_gear_serves(size: int, gear: int | None) -> None:
         ({"dims": {"x": 1}, "seconds": "1"}, "0 and more"),
         ({"dims": {"x": 1}, "seconds": -1}, "0 and more"),
         ({"dims": {"x": 1}, "memory_bytes": -1}, "0 and more"),
-        ({"dims": {"x": 1}, "config": config_of({}, "reduce-overhead")}, "graph mode"),
+        ({"dims": {"x": 1}, "config": make_config({}, "reduce-overhead")}, "graph mode"),
     ],
 )
-def test_mistakes_are_told_at_once(how: dict[str, Any], text: str) -> None:
+def test_auto_buckets_refuses_invalid_arguments(how: dict[str, Any], text: str) -> None:
     with pytest.raises(BadGears, match=text):
         auto_gears(**{"model": lambda x: x, **how})
 
@@ -194,7 +194,7 @@ def test_outputs_may_stay_padded() -> None:
     assert run(torch.ones(3, 7)).shape == (3, 8)
 
 
-def test_budgets() -> None:
+def test_bucket_choice_keeps_to_budget() -> None:
     run = auto(scaled, seconds=0)
     follow(run, scaled, [4, 8] * 6)
     assert run.report().gears == ()
@@ -244,7 +244,7 @@ def test_calls_that_have_no_gear() -> None:
     assert len(run.report().dynamic) == 4
 
 
-def test_a_gear_that_fails_is_told_and_the_call_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_bucket_warns_and_serves_call(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any) -> Any:
         raise RuntimeError("on purpose")
 
@@ -255,7 +255,7 @@ def test_a_gear_that_fails_is_told_and_the_call_served(monkeypatch: pytest.Monke
     assert run.report().gears == ()
 
 
-def test_forms_that_came_once_are_in_nobodys_way() -> None:
+def test_rare_forms_do_not_affect_choice() -> None:
     run = auto(scaled)
     for by in range(100):
         follow(run, scaled, [4], by=float(by))
@@ -448,7 +448,7 @@ def test_no_waste_is_no_padding_but_gears() -> None:
     assert len(choose(dict.fromkeys(range(100, 116), 1), 8, 0.001, may_pad=True)) == 8
 
 
-def test_what_fails_while_choosing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_while_choosing_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("while choosing")
 

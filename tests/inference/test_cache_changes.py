@@ -90,7 +90,7 @@ def faults(rows: Sequence[Row], folder: Path, is_plain: bool, run: Callable[...,
 
 
 @pytest.mark.parametrize("is_plain", [False, True], ids=["cache_compile", "torch.compile"])
-def test_some_changes(is_plain: bool, tmp_path: Path) -> None:
+def test_quick_changes_serve_no_stale_result(is_plain: bool, tmp_path: Path) -> None:
     rows = [row for number, row in enumerate(ROWS) if is_quick(number, row)]
     assert {row.name for row in rows} >= WITHOUT_GUARD
     assert faults(rows if not is_plain else rows[::4], tmp_path, is_plain) == []
@@ -98,7 +98,7 @@ def test_some_changes(is_plain: bool, tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("is_plain", [False, True], ids=["cache_compile", "torch.compile"])
-def test_all_changes(is_plain: bool, tmp_path: Path) -> None:
+def test_all_changes_serve_no_stale_result(is_plain: bool, tmp_path: Path) -> None:
     assert len(ROWS) >= 300
     # The second process has another seed for hashes.
     assert faults(ROWS, tmp_path, is_plain, fresh) == []

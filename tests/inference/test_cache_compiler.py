@@ -23,6 +23,7 @@ import torchair
 from tests.backend.pipeline.test_tiered import Quick
 from tests.inference import helper, models
 from tests.inference.models import Net
+from tests.support.compile import make_config
 from tests.support.slow import slow
 from torchair.__main__ import main
 from torchair.backend.cache import compiled_method
@@ -46,13 +47,6 @@ MODES = pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
 X = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
 
 
-def config_of(mode: str = "max-autotune") -> torchair.CompilerConfig:
-    config = torchair.CompilerConfig()
-    config.mode = mode
-    config.engine_config.codegen = "eager"
-    return config
-
-
 class Processes:
     """Each `new` is what another process would have: nothing but the directory."""
 
@@ -61,7 +55,7 @@ class Processes:
         self.traces = 0
 
     def new(self, method: Any, **options: Any) -> CachedMethod:
-        options = {"config": config_of(), "dynamic": False, "cache_dir": str(self.folder)} | options
+        options = {"config": make_config(), "dynamic": False, "cache_dir": str(self.folder)} | options
         made = cache_compile(method, **options)
         assert isinstance(made, CachedMethod)
         return made
@@ -99,7 +93,7 @@ def path_of(cached: CachedMethod) -> Path:
 @MODES
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_the_second_process_traces_nothing(processes: Processes, mode: str, dynamic: bool) -> None:
-    options: dict[str, Any] = {"config": config_of(mode), "dynamic": dynamic}
+    options: dict[str, Any] = {"config": make_config(mode=mode), "dynamic": dynamic}
     net = Net().eval()
     first = processes.new(net.step, **options)
     torch.testing.assert_close(first(X), wanted(net.step, X))
@@ -337,7 +331,7 @@ def test_a_miss_names_what_differs(
     processes.new(net.both)(X)
     options: dict[str, Any] = {}
     if what == "options":
-        options["config"] = config_of()
+        options["config"] = make_config()
         options["config"].experimental_config.remove_noop_ops = False
     elif what == "sizes":
         options["dynamic"] = True
@@ -384,7 +378,7 @@ def test_a_model_holds_what_is_made_of_its_methods(processes: Processes) -> None
     torch.testing.assert_close(net.fast(X), wanted(net.step, X))
 
 
-def test_what_cannot_be_kept_is_compiled_as_usual_and_told(
+def test_uncacheable_method_is_compiled_with_warning(
     processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(guards.FACTS, "CONSTANT_MATCH")
@@ -551,7 +545,7 @@ def test_another_operator_of_the_user_is_a_miss(processes: Processes) -> None:
     for times, traces in ((1, 1), (1, 1), (2, 2)):
         library = _op(times)
         torch._dynamo.reset()
-        second = processes.new(net.step, config=config_of("npugraph_ex"))
+        second = processes.new(net.step, config=make_config(mode="npugraph_ex"))
         torch.testing.assert_close(second(X), wanted(net.first, X) * 2)
         assert processes.traces == traces
         library._destroy()
@@ -570,7 +564,7 @@ class WithOpaque(Net):
         return opaque(self.first(x))
 
 
-def test_what_nobody_looks_into_is_not_kept(processes: Processes) -> None:
+def test_opaque_object_is_not_cached(processes: Processes) -> None:
     net = WithOpaque().eval()
     with pytest.warns(DegradedWarning, match="does not look into .*opaque"):
         torch.testing.assert_close(processes.new(net.step)(X), wanted(net.step, X))
@@ -596,24 +590,26 @@ def test_what_others_can_write_is_not_run(processes: Processes, net: Net) -> Non
     assert path_of(first).stat().st_mode & 0o777 == 0o600
 
 
-def test_bad_calls() -> None:
+def test_cache_compile_refuses_invalid_arguments() -> None:
     net = Net()
     for given in (Net.step, net, lambda x: x, 3):
         with pytest.raises(ValueError, match="bound method"):
             cache_compile(given)
     with pytest.raises(ValueError, match=r"torch.nn.Module"):
         cache_compile([].append)
-    backend = torchair.get_npu_backend(compiler_config=config_of())
+    backend = torchair.get_npu_backend(compiler_config=make_config())
     with pytest.raises(ValueError, match="differ"):
         cache_compile(net.step, config=torchair.CompilerConfig(), backend=backend)
-    cache_compile(net.step, config=config_of(), backend=backend)
+    cache_compile(net.step, config=make_config(), backend=backend)
     with pytest.warns(DegradedWarning, match="no keyword 'colour'"):
         cache_compile(net.step, colour="red")
     with pytest.raises(TypeError, match="CompilerConfig"):
         cache_compile(net.step, config="fast")  # type: ignore[arg-type]
 
 
-def test_paths(tmp_path: Path, net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_path_names_class_rank_and_mode(
+    tmp_path: Path, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     get = CompiledModel.get_cache_bin
     path = Path(get(net.step, dynamic=False))
@@ -621,7 +617,9 @@ def test_paths(tmp_path: Path, net: Net, monkeypatch: pytest.MonkeyPatch) -> Non
     assert path.match("Net_static_????????????????????????????????/step/compiled_module")
     assert Path(get(net.step)).match("Net_dynamic_*/step/compiled_module")
     assert Path(get(net.step, ge_cache=True)).match("Net_dynamic_gecache_*/step/compiled_module")
-    assert Path(get(net.step, config=config_of("npugraph_ex"))).match("Net_dynamic_aclgraphcache_*/step/*")
+    assert Path(get(net.step, config=make_config(mode="npugraph_ex"))).match(
+        "Net_dynamic_aclgraphcache_*/step/*"
+    )
     assert Path(get(net.step, tp_rank=1, pp_rank=0)).match("Net_dynamic_*/tp_rank1_pp_rank0/step/*")
     assert str(get(net.step, cache_dir="below")).startswith(str(tmp_path / "below"))
     monkeypatch.setenv("TORCHAIR_CACHE_HOME", str(tmp_path / "home"))
@@ -644,7 +642,9 @@ def test_a_path_is_that_of_the_folder_it_was_given_in(
     assert cached.place().store.root == tmp_path / folder
 
 
-def test_readable(processes: Processes, net: Net, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_readable_cache_refuses_links_and_foreign_files(
+    processes: Processes, net: Net, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     cached = processes.new(net.step)
     cached(X)
     path, out = path_of(cached), tmp_path / "text" / "step.py"
@@ -676,7 +676,7 @@ def test_readable(processes: Processes, net: Net, tmp_path: Path, capsys: pytest
         readable_cache(str(path))
 
 
-def test_compiled_model(processes: Processes, net: Net, tmp_path: Path) -> None:
+def test_compiled_model_loads_and_recompiles(processes: Processes, net: Net, tmp_path: Path) -> None:
     cached = processes.new(net.both)
     cached(X)
     kept = CompiledModel.load(str(path_of(cached)))
@@ -705,7 +705,7 @@ def test_compiled_model(processes: Processes, net: Net, tmp_path: Path) -> None:
 
 def test_a_method_in_a_file_of_its_own(net: Net, tmp_path: Path, processes: Processes) -> None:
     file = str(tmp_path / "method")
-    made = _NoGuardCompiledMethod(net.both, config=config_of(), dynamic=False)
+    made = _NoGuardCompiledMethod(net.both, config=make_config(), dynamic=False)
     with pytest.raises(RuntimeError, match="no inputs"):
         made.save_to(file)
     made.for_inputs(X).save_to(file)
@@ -717,13 +717,13 @@ def test_a_method_in_a_file_of_its_own(net: Net, tmp_path: Path, processes: Proc
     with pytest.raises(BadCall, match="not compiled for such a call"):
         call(torch.randn(5, 8))
     with pytest.raises(ValueError, match="there already"):
-        _NoGuardCompiledMethod(net.both, config=config_of()).for_inputs(X).save_to(file)
+        _NoGuardCompiledMethod(net.both, config=make_config()).for_inputs(X).save_to(file)
     assert processes.traces == 1
 
 
 def test_a_function_in_a_file_of_its_own(tmp_path: Path, processes: Processes) -> None:
     file = str(tmp_path / "function")
-    _NoGuardCompiledFunction(models.shape_up, config=config_of(), dynamic=True).for_inputs(X).save_to(file)
+    _NoGuardCompiledFunction(models.shape_up, config=make_config(), dynamic=True).for_inputs(X).save_to(file)
     call = _NoGuardCompiledFunction.load(file)
     more = torch.randn(6, 8)
     torch.testing.assert_close(call(more), more * 3)
@@ -743,7 +743,7 @@ def test_an_entry_has_the_better_program(
     monkeypatch.setattr(scheduler, "compile_in_worker", builds)
     builds.gate.clear()
     builds.failed = "no compiler here" if fails else ""
-    config = config_of(mode)
+    config = make_config(mode=mode)
     config.engine_config.codegen = "auto"
     first = processes.new(net.both, config=config)
     for _ in range(2):
@@ -773,7 +773,7 @@ def test_a_process_that_ends_early_leaves_the_rest_to_the_next(
     taken = list[Job]()
     with monkeypatch.context() as patch:
         patch.setattr(SCHEDULER, "give", taken.append)
-        config = config_of(mode)
+        config = make_config(mode=mode)
         config.engine_config.codegen = "auto"
         first = processes.new(net.both, config=config, dynamic=dynamic)
         for _ in range(3):
@@ -812,7 +812,9 @@ def test_programs_for_single_sizes_are_not_lost_in_silence(processes: Processes,
     assert not path_of(cached).exists()
 
 
-def test_commands(processes: Processes, net: Net, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_commands_list_and_remove_entries(
+    processes: Processes, net: Net, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def command(*words: str, folder: Path = processes.folder) -> tuple[int, str]:
         status = main(["cache", *words, "--dir", str(folder)])
         return status, capsys.readouterr().out
@@ -822,7 +824,7 @@ def test_commands(processes: Processes, net: Net, tmp_path: Path, capsys: pytest
     key = path_of(cached).parent.relative_to(processes.folder).as_posix()
     assert key in command("ls")[1]
     assert command("verify") == (0, "1 of 1 entries are intact\n")
-    options = config_of()
+    options = make_config()
     options.experimental_config.remove_noop_ops = False
     processes.new(net.both, config=options)(X)
     status, out = command("why-miss", key)

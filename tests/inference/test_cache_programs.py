@@ -54,7 +54,7 @@ QUICK = {"results", "a_named_tuple", "keywords", "any_number", "attributes"}
 @pytest.mark.parametrize(
     ("kind", "name"), [row if row[1] in QUICK and row[0] is Programs else slow(*row) for row in ROWS]
 )
-def test_spellings(kind: type[Programs], name: str, tmp_path: Path) -> None:
+def test_cached_method_accepts_each_signature(kind: type[Programs], name: str, tmp_path: Path) -> None:
     args, kwargs = CALLS[name]
     for number in range(2):
         torch.manual_seed(0)
@@ -230,7 +230,7 @@ def test_modes_around_the_call_are_variants(tmp_path: Path) -> None:
         assert bool(run.misses) is (number == 0)
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net, folder = Programs().eval(), tmp_path / "kept"
 
     def full(*args: Any, **kwargs: Any) -> None:

@@ -63,7 +63,7 @@ def check(zygote: Zygote, folder: Path, end: str, seconds: float, *, is_fake: bo
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_each_end(end: str, zygote: Zygote, tmp_path: Path) -> None:
+def test_process_end_during_build_leaves_nothing(end: str, zygote: Zygote, tmp_path: Path) -> None:
     check(zygote, tmp_path, end, 0.4)
 
 
@@ -77,7 +77,7 @@ def sweep(zygote: Zygote, folder: Path, rounds: int, seconds: float, *, is_fake:
 
 
 @pytest.mark.full
-def test_random_ends(zygote: Zygote, tmp_path: Path) -> None:
+def test_process_ends_at_random_times_leave_nothing(zygote: Zygote, tmp_path: Path) -> None:
     sweep(zygote, tmp_path, 300, LATE, is_fake=True)
 
 

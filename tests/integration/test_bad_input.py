@@ -18,7 +18,7 @@ from torchair.ge.graph import Graph
 aten = torch.ops.aten
 
 
-def compiled(fn: Any, cfg: torchair.CompilerConfig | None = None) -> Any:
+def compile_with_config(fn: Any, cfg: torchair.CompilerConfig | None = None) -> Any:
     return torch.compile(
         fn, backend=torchair.get_npu_backend(compiler_config=cfg or config()), fullgraph=True
     )
@@ -70,27 +70,27 @@ def test_a_converter_with_the_wrong_number_of_outputs(sin: Any) -> None:
     def convert(x: Any) -> Any:
         return x, x
 
-    text = failure(compiled(lambda x: torch.sin(x)), torch.ones(2))
+    text = failure(compile_with_config(lambda x: torch.sin(x)), torch.ones(2))
     assert "returned 2 values, the op returns 1" in text
-    assert "test_garbage.py" in text, "the user's own line is named"
+    assert "test_bad_input.py" in text, "the user's own line is named"
 
 
 @pytest.mark.parametrize("made", [None, 3, 1.5, "text"])
 def test_a_converter_without_a_tensor(made: Any, sin: Any) -> None:
     torchair.register_fx_node_ge_converter(sin)(lambda x: made)
-    text = failure(compiled(lambda x: torch.sin(x)), torch.ones(2))
+    text = failure(compile_with_config(lambda x: torch.sin(x)), torch.ones(2))
     assert "returned no tensor of the graph where the op returns one" in text
     assert repr(made) in text
-    assert "test_garbage.py" in text
+    assert "test_bad_input.py" in text
 
 
-def test_a_converter_leaves_out_what_nobody_reads() -> None:
+def test_converter_may_omit_unread_results() -> None:
     sort = aten.sort.default
     torchair.register_fx_node_ge_converter(sort)(lambda x: (x, None))
     try:
         x = torch.ones(3)
-        assert torch.equal(compiled(lambda x: torch.sort(x)[0])(x), x)
-        assert "returned no tensor" in failure(compiled(lambda x: torch.sort(x)[1]), x)
+        assert torch.equal(compile_with_config(lambda x: torch.sort(x)[0])(x), x)
+        assert "returned no tensor" in failure(compile_with_config(lambda x: torch.sort(x)[1]), x)
     finally:
         unregister(sort)
 
@@ -107,7 +107,7 @@ def test_a_converter_with_the_wrong_dtype(sin: Any) -> None:
         assert meta_outputs.dtype == ge.DataType.DT_FLOAT
         return ge.Cast(x, dst_type=ge.DataType.DT_INT32)
 
-    text = failure(compiled(lambda x: torch.sin(x)), torch.ones(2))
+    text = failure(compile_with_config(lambda x: torch.sin(x)), torch.ones(2))
     assert "int32[2]" in text
     assert "float32[2]" in text
 
@@ -117,7 +117,7 @@ def test_a_converter_that_raises(sin: Any) -> None:
     def convert(x: Any) -> Any:
         raise KeyError("lost")
 
-    assert "lost" in failure(compiled(lambda x: torch.sin(x)), torch.ones(2))
+    assert "lost" in failure(compile_with_config(lambda x: torch.sin(x)), torch.ones(2))
 
 
 def test_a_users_converter_wins_and_declining_falls_through(sin: Any) -> None:
@@ -131,9 +131,9 @@ def test_a_users_converter_wins_and_declining_falls_through(sin: Any) -> None:
         return ge.Cos(x)
 
     x = torch.randn(3)
-    torch.testing.assert_close(compiled(lambda x: torch.sin(x))(x), torch.cos(x))
+    torch.testing.assert_close(compile_with_config(lambda x: torch.sin(x))(x), torch.cos(x))
     torch._dynamo.reset()
-    torch.testing.assert_close(compiled(lambda x: torch.sin(x))(x), torch.sin(x))
+    torch.testing.assert_close(compile_with_config(lambda x: torch.sin(x))(x), torch.sin(x))
     assert len(calls) == 2
 
 
@@ -144,7 +144,7 @@ def test_a_user_pass_that_raises() -> None:
         raise KeyError("my pass")
 
     cfg.post_grad_custom_pre_pass = broken
-    text = failure(compiled(lambda x: x + 1, cfg), torch.ones(2))
+    text = failure(compile_with_config(lambda x: x + 1, cfg), torch.ones(2))
     assert "broken" in text
     assert "my pass" in text
 
@@ -158,7 +158,7 @@ def test_a_user_pass_that_breaks_the_graph() -> None:
             gm.graph.call_function(aten.relu.default, (calls[-1],))
 
     cfg.post_grad_custom_post_pass = misplaced
-    text = failure(compiled(lambda x: (x + 1) * 2, cfg), torch.ones(2))
+    text = failure(compile_with_config(lambda x: (x + 1) * 2, cfg), torch.ones(2))
     assert BadPass.__name__ in text
     assert "misplaced" in text
 
@@ -175,7 +175,7 @@ def test_a_user_pass_that_edits_well() -> None:
 
     cfg.post_grad_custom_pre_pass = swap
     x = torch.randn(3)
-    torch.testing.assert_close(compiled(lambda x: torch.sin(x) + 1, cfg)(x), torch.cos(x) + 1)
+    torch.testing.assert_close(compile_with_config(lambda x: torch.sin(x) + 1, cfg)(x), torch.cos(x) + 1)
 
 
 def test_nothing_is_fatal() -> None:
@@ -193,9 +193,9 @@ def test_nothing_is_fatal() -> None:
         return torch.relu(twice(x)) + 1
 
     x = torch.randn(4)
-    text = r"airtest.twice.default .*test_garbage.py:\d+.*register_fx_node"
+    text = r"airtest.twice.default .*test_bad_input.py:\d+.*register_fx_node"
     with pytest.warns(DegradedWarning, match=text) as said:
-        made = compiled(fn)(x)
+        made = compile_with_config(fn)(x)
     torch.testing.assert_close(made, fn(x))
     assert [one.filename for one in said] == [__file__]
     found = torchair.explain(fn, x)

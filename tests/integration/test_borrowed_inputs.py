@@ -17,7 +17,7 @@ from torchair.core.diagnostics import DegradedWarning
 BACKENDS = {"npu": {}, "npugraph_ex": {"clone_input": False}}
 
 
-def compiled(fn: Callable[..., Any], backend: str) -> Callable[..., Any]:
+def compile_by_name(fn: Callable[..., Any], backend: str) -> Callable[..., Any]:
     return torch.compile(fn, backend=backend, options=BACKENDS[backend] or None)
 
 
@@ -35,7 +35,7 @@ def view_and_add(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.
 def test_inputs_that_overlap_in_the_recorded_call(
     fn: Callable[..., Any], starts: tuple[int, int], backend: str, row: SimulatedDevice
 ) -> None:
-    run = compiled(fn, backend)
+    run = compile_by_name(fn, backend)
     with torch.no_grad():
         for turn in range(4):
             base = torch.randn(8)
@@ -50,7 +50,7 @@ def test_inputs_that_overlap_in_the_recorded_call(
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("holder", ["numpy", "dlpack", "storage", "nobody"])
 def test_memory_that_somebody_holds_is_not_written(holder: str, backend: str, row: SimulatedDevice) -> None:
-    run = compiled(lambda x: x + 1, backend)
+    run = compile_by_name(lambda x: x + 1, backend)
     x = torch.zeros(4)
     kept: Any = None
     if holder == "numpy":
@@ -75,7 +75,7 @@ def test_memory_that_somebody_holds_is_not_written(holder: str, backend: str, ro
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_inputs_that_are_negated_or_conjugated_on_reading(backend: str, row: SimulatedDevice) -> None:
-    run = compiled(lambda x: x * 2, backend)
+    run = compile_by_name(lambda x: x * 2, backend)
     with torch.no_grad():
         for _ in range(4):
             x = torch.randn(4, dtype=torch.complex64).conj().imag
@@ -95,7 +95,7 @@ def test_no_borrowing_does_not_stop_recording(row: SimulatedDevice) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_memory_that_was_given_back_is_neither_read_nor_written(backend: str, row: SimulatedDevice) -> None:
-    run = compiled(lambda x: x + 1, backend)
+    run = compile_by_name(lambda x: x + 1, backend)
     x = torch.zeros(4)
     with torch.no_grad():
         for _ in range(3):
@@ -121,7 +121,7 @@ def test_views_of_what_is_negated_or_conjugated_on_reading(
     part: str, backend: str, row: SimulatedDevice
 ) -> None:
     """Views of the buffer would not be so."""
-    run = compiled(lambda x: (x.t(), x * 2), backend)
+    run = compile_by_name(lambda x: (x.t(), x * 2), backend)
 
     def call() -> None:
         x = torch.randn(4, 4, dtype=torch.complex64).conj()

@@ -26,7 +26,9 @@ def _no_gradients() -> Iterator[None]:
     dynamo_counters.pop(GROUP, None)
 
 
-def compiled(function: Callable[..., Any], *, dynamic: bool = False, **options: Any) -> Callable[..., Any]:
+def compile_for_capture(
+    function: Callable[..., Any], *, dynamic: bool = False, **options: Any
+) -> Callable[..., Any]:
     """In capture mode, with generated Python: this is about recordings, not about kernels."""
     options = {"codegen": "eager", **options}
     return torch.compile(function, backend="npugraph_ex", dynamic=dynamic, options=options)
@@ -38,7 +40,7 @@ def counted(name: str) -> int:
 
 
 def test_01_two_calls_one_capture(device: torch.device) -> None:
-    run = compiled(lambda x: (x * 2).relu() + 1)
+    run = compile_for_capture(lambda x: (x * 2).relu() + 1)
     x = torch.randn(4, 3, device=device)
     for _ in range(2):
         torch.testing.assert_close(run(x), (x * 2).relu() + 1)
@@ -46,7 +48,7 @@ def test_01_two_calls_one_capture(device: torch.device) -> None:
 
 
 def test_02_shapes_are_keys(device: torch.device) -> None:
-    run = compiled(lambda x: x.softmax(-1), dynamic=True)
+    run = compile_for_capture(lambda x: x.softmax(-1), dynamic=True)
     for rows in (3, 5, 3):
         x = torch.randn(rows, 4, device=device)
         torch.testing.assert_close(run(x), x.softmax(-1))
@@ -58,7 +60,7 @@ def test_03_a_moved_mutated_input_is_recorded_again(device: torch.device) -> Non
         cache.add_(x)
         return cache * 2
 
-    run, x = compiled(step), torch.ones(4, device=device)
+    run, x = compile_for_capture(step), torch.ones(4, device=device)
     for cache in (torch.zeros(4, device=device), torch.full((4,), 5.0, device=device)):
         start = cache.clone()
         for count in (1, 2):
@@ -70,7 +72,7 @@ def test_03_a_moved_mutated_input_is_recorded_again(device: torch.device) -> Non
 
 @pytest.mark.parametrize("clone_input", [True, False])
 def test_04_a_moved_plain_input_is_copied(device: torch.device, clone_input: bool) -> None:
-    run = compiled(lambda x: x * 3, clone_input=clone_input)
+    run = compile_for_capture(lambda x: x * 3, clone_input=clone_input)
     kept = [torch.full((4,), float(value), device=device) for value in range(5)]
     for x in kept:
         torch.testing.assert_close(run(x), x * 3)
@@ -82,7 +84,7 @@ def test_04_a_moved_plain_input_is_copied(device: torch.device, clone_input: boo
 @pytest.mark.parametrize("frozen", [True, False])
 def test_05_a_moved_parameter_is_bound_again(device: torch.device, frozen: bool) -> None:
     model = torch.nn.Linear(4, 4, device=device)
-    run = compiled(model, frozen_parameter=frozen)
+    run = compile_for_capture(model, frozen_parameter=frozen)
     x = torch.randn(2, 4, device=device)
     for value in (None, 2.0, 3.0):
         if value is not None and not frozen:
@@ -93,7 +95,7 @@ def test_05_a_moved_parameter_is_bound_again(device: torch.device, frozen: bool)
 
 
 def test_06_at_the_limit_the_least_recently_used_goes(device: torch.device) -> None:
-    run = compiled(lambda x: x.cumsum(0), dynamic=True, capture_limit=1)
+    run = compile_for_capture(lambda x: x.cumsum(0), dynamic=True, capture_limit=1)
     for rows in (3, 5, 5, 5, 3, 3):
         x = torch.randn(rows, 4, device=device)
         torch.testing.assert_close(run(x), x.cumsum(0))
@@ -101,7 +103,7 @@ def test_06_at_the_limit_the_least_recently_used_goes(device: torch.device) -> N
 
 
 def test_07_force_recapture_counts_every_call(device: torch.device) -> None:
-    run, x = compiled(lambda x: x + 1, force_recapture=True), torch.ones(3, device=device)
+    run, x = compile_for_capture(lambda x: x + 1, force_recapture=True), torch.ones(3, device=device)
     for _ in range(4):
         run(x)
     assert counted("recapture_due_to_force_recapture") == 3
@@ -109,7 +111,7 @@ def test_07_force_recapture_counts_every_call(device: torch.device) -> None:
 
 @pytest.mark.parametrize("clone_output", [True, False])
 def test_08_held_outputs_stay(device: torch.device, clone_output: bool) -> None:
-    run = compiled(lambda x: x * 2, clone_output=clone_output)
+    run = compile_for_capture(lambda x: x * 2, clone_output=clone_output)
     kept = [run(torch.full((4,), float(value), device=device)) for value in range(6)]
     assert [y.unique().tolist() for y in kept] == [[2.0 * value] for value in range(6)]
     assert len({y.untyped_storage().data_ptr() for y in kept}) == 6
@@ -137,7 +139,7 @@ def test_10_aliases_survive_a_switch_of_keys(device: torch.device) -> None:
         z = y * 2
         return x, x.view(-1), x[0], z, z[1:]
 
-    run = compiled(views, dynamic=True)
+    run = compile_for_capture(views, dynamic=True)
     for rows in (3, 5, 3, 5):
         x, y = torch.randn(rows, 4, device=device), torch.randn(rows, 4, device=device)
         for _ in range(2):
@@ -166,7 +168,7 @@ def test_17_bad_options(options: dict[str, Any], error: type[Exception]) -> None
     with pytest.raises(error):
         compile_fx(torch.fx.symbolic_trace(lambda x: [x * 2]), [torch.ones(3)], options)
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
-        compiled(lambda x: x * 2, **options)(torch.ones(3))
+        compile_for_capture(lambda x: x * 2, **options)(torch.ones(3))
     assert isinstance(caught.value.inner_exception, error)
 
 
@@ -193,7 +195,7 @@ def test_24_force_eager_gives_the_same_numbers(device: torch.device) -> None:
         return torch.cat([x.sin(), x.cos()], 0).cumsum(0)
 
     x = torch.randn(5, 4, device=device)
-    eager, captured = compiled(work, force_eager=True), compiled(work)
+    eager, captured = compile_for_capture(work, force_eager=True), compile_for_capture(work)
     for _ in range(3):
         torch.testing.assert_close(eager(x), captured(x))
     assert counted("captured") == 1
@@ -218,7 +220,7 @@ def test_15_lengths_of_attention_are_no_keys(device: torch.device) -> None:
 
     q = torch.randn(2, 1, 2, 8, device=device)
     k, v = (torch.randn(2, 16, 2, 8, device=device) for _ in range(2))
-    run = compiled(attend, dynamic=True)
+    run = compile_for_capture(attend, dynamic=True)
     for lengths in ([5, 7], [6, 8], [9, 3], [2, 16], [7, 7]):
         torch.testing.assert_close(run(q, k, v, lengths), attend(q, k, v, lengths))
     assert counted("captured") == 1

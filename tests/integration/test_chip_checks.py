@@ -227,7 +227,7 @@ NEW_OPS = {
 
 
 @pytest.mark.parametrize("name", NEW_OPS)
-def test_newest_ops(name: str) -> None:
+def test_newest_chip_gets_newer_op(name: str) -> None:
     """The general form for every chip, the newer op for the newest."""
     fn, general = NEW_OPS[name]
     x = torch.randn(3, 4, 5, 6)
@@ -264,7 +264,7 @@ def test_norm_gradients_of_every_rank(shape: Any, dtype: torch.dtype) -> None:
 # Pools
 
 
-def test_pools_whose_indices_nobody_reads() -> None:
+def test_pools_with_unread_indices() -> None:
     seen = seen_with({}, lambda x: F.max_pool2d(x, 3, 2, 1), torch.randn(1, 2, 9, 9))
     (pool,) = seen.ops("MaxPoolWithArgmaxV1")
     assert pool.attributes()["ksize"] == [1, 3, 3, 1]

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from torchair.backend.pipeline import compile as backend
+from torchair.backend.pipeline import generate, link
+from torchair.backend.pipeline.plan import MANY_CALLS
 from torchair.backend.settings.settings import resolve_settings
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import DegradedWarning
@@ -29,7 +31,7 @@ def tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The kinds that were tried; only plain Python can be built, and nothing was built before."""
     monkeypatch.setenv("TORCHAIR_PROGRAMS", str(tmp_path / "programs"))
     kinds: list[str] = []
-    build = backend.build
+    build = generate.build
 
     def refuse(kind: str, *args: Any, **kwargs: Any) -> Any:
         kinds.append(kind)
@@ -37,7 +39,7 @@ def tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
             raise RuntimeError(f"no {kind} here")
         return build(kind, *args, **kwargs)
 
-    monkeypatch.setattr(backend, "build", refuse)
+    monkeypatch.setattr(generate, "build", refuse)
     return kinds
 
 
@@ -45,7 +47,7 @@ def tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 def test_the_first_call_is_served_by_the_eager_program(mode: str, tried: list[str]) -> None:
     config = CompilerConfig()
     config.mode = mode
-    x, gm = torch.randn(3), chain(backend.MANY_CALLS)
+    x, gm = torch.randn(3), chain(MANY_CALLS)
     runner = backend.compile_fx(gm, [x], resolve_settings(config))
     assert tried == ["eager"]
     torch.testing.assert_close(runner.run(x), gm(x))
@@ -54,16 +56,16 @@ def test_the_first_call_is_served_by_the_eager_program(mode: str, tried: list[st
 @pytest.mark.parametrize(
     ("mode", "length", "kinds"),
     [
-        ("npugraph_ex", backend.MANY_CALLS, ["native", "inductor", "eager"]),
-        ("npugraph_ex", backend.MANY_CALLS - 1, ["inductor", "eager"]),
-        ("max-autotune", backend.MANY_CALLS, ["inductor", "eager"]),
+        ("npugraph_ex", MANY_CALLS, ["native", "inductor", "eager"]),
+        ("npugraph_ex", MANY_CALLS - 1, ["inductor", "eager"]),
+        ("max-autotune", MANY_CALLS, ["inductor", "eager"]),
     ],
 )
 def test_the_next_one_serves_what_is_compiled_here(
     mode: str, length: int, kinds: list[str], tried: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph that no other process knows is compiled in its first call."""
-    monkeypatch.setattr(backend, "worker_unsupported_reason", lambda gm: "of this process alone")
+    monkeypatch.setattr(link, "worker_unsupported_reason", lambda gm: "of this process alone")
     config = CompilerConfig()
     config.mode = mode
     x = torch.randn(3)
@@ -74,7 +76,7 @@ def test_the_next_one_serves_what_is_compiled_here(
     torch.testing.assert_close(runner.run(x), gm(x))
 
 
-def test_one_that_was_asked_for_has_a_next_too_and_that_is_said(tried: list[str]) -> None:
+def test_requested_codegen_falls_back_with_warning(tried: list[str]) -> None:
     config = CompilerConfig()
     config.engine_config.codegen = "native"
     x = torch.randn(3)

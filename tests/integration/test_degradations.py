@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import torchair
+from tests.support.compile import compile_fn
 from tests.support.process import python
 from tests.support.simulated_device import SimulatedDevice
 from torchair.backend.pipeline import compile as backend
@@ -36,19 +37,14 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-def compiled(fn: Callable[..., Any], mode: str, strict: bool, **options: Any) -> Any:
-    config = torchair.CompilerConfig()
-    config.mode = mode
-    config.engine_config.codegen = "eager"
-    config.engine_config.strict = strict
-    for path, value in options.items():
-        group, name = path.split("__")
-        setattr(getattr(config, group), name, value)
-    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), dynamic=False)
+def compile_strictly(fn: Callable[..., Any], mode: str, strict: bool, **options: Any) -> Any:
+    """Compile with `engine_config.strict`; other options are given as `group__name`."""
+    paths = {name.replace("__", "."): value for name, value in options.items()}
+    return compile_fn(fn, {"engine_config.strict": strict, **paths}, mode, dynamic=False)
 
 
 def carries_an_op_through(strict: bool) -> None:
-    compiled(lambda x: loud_op(x) + 1, "max-autotune", strict)(torch.ones(3))
+    compile_strictly(lambda x: loud_op(x) + 1, "max-autotune", strict)(torch.ones(3))
 
 
 def splits(strict: bool) -> None:
@@ -57,16 +53,17 @@ def splits(strict: bool) -> None:
         return y[y > 0].sum() + y.cos().sum()
 
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True), torch.no_grad():
-        compiled(fn, "npugraph_ex", strict)(torch.ones(3))
+        compile_strictly(fn, "npugraph_ex", strict)(torch.ones(3))
 
 
 def looks_beside_its_input(strict: bool) -> None:
     with torch.no_grad():
-        compiled(lambda x: x.as_strided((2,), (1,), 1) + 1, "npugraph_ex", strict)(torch.ones(4)[:3])
+        compile_strictly(lambda x: x.as_strided((2,), (1,), 1) + 1, "npugraph_ex", strict)(torch.ones(4)[:3])
 
 
 def moves_on_every_call(strict: bool) -> None:
-    run, kept = compiled(lambda x: x.add_(1), "npugraph_ex", strict), [torch.zeros(3) for _ in range(9)]
+    run = compile_strictly(lambda x: x.add_(1), "npugraph_ex", strict)
+    kept = [torch.zeros(3) for _ in range(9)]
     with torch.no_grad():
         for x in kept:
             run(x)
@@ -82,16 +79,16 @@ def breaks_a_recording(strict: bool) -> None:
 
     fails.on_record = fail
     with torch.no_grad():
-        compiled(lambda x: x + 1, "npugraph_ex", strict)(torch.ones(3))
+        compile_strictly(lambda x: x + 1, "npugraph_ex", strict)(torch.ones(3))
 
 
 def dumps_an_ir_that_is_not_run(strict: bool) -> None:
     options = {"dump_config__enable_dump": True, "debug__run_eagerly": True}
-    compiled(lambda x: x + 1, "max-autotune", strict, **options)(torch.ones(3))
+    compile_strictly(lambda x: x + 1, "max-autotune", strict, **options)(torch.ones(3))
 
 
 def checks_for_deadlocks(strict: bool) -> None:
-    compiled(lambda x: x + 1, "npugraph_ex", strict, debug__deadlock_check=True)(torch.ones(3))
+    compile_strictly(lambda x: x + 1, "npugraph_ex", strict, debug__deadlock_check=True)(torch.ones(3))
 
 
 # What is told, and whether a line of this file belongs to it.
@@ -113,7 +110,7 @@ def _not_strict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("row")
 @pytest.mark.parametrize("cause", DEGRADED, ids=lambda cause: cause.__name__)
-def test_told_once(cause: Callable[[bool], None]) -> None:
+def test_degradation_warns_once_with_location(cause: Callable[[bool], None]) -> None:
     text, has_line = DEGRADED[cause]
     with pytest.warns(DegradedWarning, match=text) as said:
         cause(False)
@@ -139,7 +136,7 @@ def test_an_error_in_strict_mode(
     assert isinstance(error, Degraded)
 
 
-def test_reports_list_what_was_told(row: SimulatedDevice) -> None:
+def test_report_lists_degradations(row: SimulatedDevice) -> None:
     gm = torch.fx.symbolic_trace(lambda x: [torch.ops.airtest.loud(x)])
     config = torchair.CompilerConfig()
     config.engine_config.codegen = "eager"
@@ -156,7 +153,7 @@ def test_explain_counts_what_there_is_none_of(capsys: pytest.CaptureFixture[str]
     assert "0 fallbacks, 0 graph breaks" in capsys.readouterr().out
 
 
-def test_explain_lists_hints_and_nobody_warns_of_them() -> None:
+def test_explain_lists_hints_without_warning() -> None:
     config = torchair.CompilerConfig()
     config.experimental_config.separate_atomic_clean = False
     found = torchair.explain(lambda x: x + 1, torch.ones(2), compiler_config=config)
@@ -171,12 +168,12 @@ def test_explain_names_the_users_arguments_and_host_ops() -> None:
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         found = torchair.explain(fn, torch.ones(4))
     assert [copied.name for copied in found.copied_inputs] == ["hidden"]
-    assert [(reason.op, "test_loud.py" in reason.source) for reason in found.on_host] == [
+    assert [(reason.op, "test_degradations.py" in reason.source) for reason in found.on_host] == [
         ("aten.index.Tensor", True)
     ]
 
 
-def test_an_option_acts_or_is_a_hint_or_says_that_it_does_nothing() -> None:
+def test_option_acts_or_is_hint_or_warns() -> None:
     flat = flat_names(OptionTree, ex=True)
     steps = (*DYNAMO_PASSES, *FX_PASSES, *LOWERED_PASSES, *CAPTURE_PASSES, *GE_PASSES)
     switches = {flat.get(step.on, step.on).removeprefix("!") for step in steps if step.on}
@@ -185,7 +182,7 @@ def test_an_option_acts_or_is_a_hint_or_says_that_it_does_nothing() -> None:
         assert row.acts == (row.hint or path in acting), path
 
 
-def test_an_option_that_does_nothing_says_so_where_it_is_assigned() -> None:
+def test_option_without_effect_warns_at_assignment() -> None:
     config = torchair.CompilerConfig()
     config.export.export_name = None  # the default
     with pytest.warns(DegradedWarning, match=r"export.inputs_name='x' is kept, but nothing") as said:
@@ -217,7 +214,7 @@ def test_a_typo_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_graph_mode_names_the_users_arguments(row: SimulatedDevice) -> None:
-    run = compiled(lambda cache: cache.add_(1), "max-autotune", False)
+    run = compile_strictly(lambda cache: cache.add_(1), "max-autotune", False)
     kept = [torch.zeros(3) for _ in range(9)]
     with torch.no_grad(), pytest.warns(DegradedWarning, match="mutated input cache moved on every call"):
         results = [run(cache) for cache in kept]
@@ -234,7 +231,7 @@ def test_two_graphs_with_one_trouble_are_two_causes(row: SimulatedDevice) -> Non
     with warnings.catch_warnings(record=True) as said, torch.no_grad():
         warnings.simplefilter("always", DegradedWarning)
         for fn in (first, second):
-            run, kept = compiled(fn, "npugraph_ex", False), [torch.zeros(3) for _ in range(9)]
+            run, kept = compile_strictly(fn, "npugraph_ex", False), [torch.zeros(3) for _ in range(9)]
             for x in kept:
                 run(x)
     assert ["x.add_(1)" in str(one.message) for one in said] == [True, False]

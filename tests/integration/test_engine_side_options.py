@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 import torchair
-from tests.support.compile import Seen, compiled, config_of, seen_with, watching
+from tests.support.compile import Seen, compile_fn, make_config, seen_with, watching
 from tests.support.simulated_device import SimulatedDevice
 from tests.support.slow import slow
 from torchair.backend.settings.settings import PATIENCE, resolve_settings
@@ -104,7 +104,7 @@ def test_a_file_of_another_form_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "fusion.cfg"
     path.write_text(text)
     with pytest.raises(BadOption, match=r"fusion\.cfg is not a valid switch file"):
-        resolve_settings(config_of({FILE: str(path)}))
+        resolve_settings(make_config({FILE: str(path)}))
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_a_file_of_another_form_is_refused(text: str, tmp_path: Path) -> None:
         ("post_grad_custom_post_pass:off", "stays on"),
     ],
 )
-def test_names_that_switch_nothing_are_told(text: str, told: str) -> None:
+def test_unknown_pass_names_warn(text: str, told: str) -> None:
     with pytest.warns(DegradedWarning, match=told):
-        resolve_settings(config_of({SWITCH: text}))
-    resolve_settings(config_of({SWITCH: text}))  # once in a process
+        resolve_settings(make_config({SWITCH: text}))
+    resolve_settings(make_config({SWITCH: text}))  # once in a process
     with pytest.raises(Degraded, match=told):
-        resolve_settings(config_of({SWITCH: text, "engine_config.strict": True}))
+        resolve_settings(make_config({SWITCH: text, "engine_config.strict": True}))
 
 
 def test_a_mandatory_pass_runs_though_it_is_off() -> None:
@@ -135,7 +135,7 @@ def test_a_mandatory_pass_runs_though_it_is_off() -> None:
 
 
 def test_names_of_the_engines_passes_go_to_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    config = config_of({SWITCH: "AddNFusionPass:off;In-placeAddRmsNormFusionPass:on"})
+    config = make_config({SWITCH: "AddNFusionPass:off;In-placeAddRmsNormFusionPass:on"})
     logger.setLevel(logging.INFO)
     resolve_settings(config)
     logger.setLevel(logging.ERROR)
@@ -183,7 +183,9 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("level", ["O1", "O3"])
 @pytest.mark.parametrize(("value", "folds"), [(None, True), (True, True), (False, False)])
 @pytest.mark.parametrize("codegen", ["eager", "reference"])
-def test_constant_folding(level: str, value: bool | None, folds: bool, codegen: str) -> None:
+def test_constant_folding_option_removes_ops(
+    level: str, value: bool | None, folds: bool, codegen: str
+) -> None:
     options = {LEVEL: level, "engine_config.codegen": codegen}
     options |= {} if value is None else {"ge_config.oo_constant_folding": value}
     seen = seen_with(options, scaled, X)
@@ -201,7 +203,7 @@ def test_what_is_not_worth_a_constant_stays() -> None:
 
 def test_a_constant_result_is_new_in_every_call() -> None:
     with watching() as seen:
-        run = compiled(lambda x: (x + 1, torch.arange(3.0).sin()), {})
+        run = compile_fn(lambda x: (x + 1, torch.arange(3.0).sin()), {})
         first = run(X)[1].zero_()
         second = run(X)[1]
     torch.testing.assert_close(second, torch.arange(3.0).sin())
@@ -269,7 +271,7 @@ def test_level_o1_sorts_stably_whatever_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize("strategy", ORDERS)
-def test_what_passes_made_stands_before_who_reads_it(strategy: str) -> None:
+def test_ops_of_passes_precede_their_readers(strategy: str) -> None:
     """A packed list of sizes is an input that a pass makes."""
     seen = seen_with(
         {SORTING: strategy}, lambda x, n, m: x.sin().view(n, m), torch.randn(6), 2, 3, dynamic=True
@@ -309,7 +311,7 @@ def test_side_effects_keep_their_order(strategy: str, codegen: str) -> None:
         b = torch.ops.airtest.tell(cache.cos(), "b")
         return old.exp(), first * 2, second + b.sum(), a, cache * 2
 
-    run = torch.no_grad()(compiled(fn, {SORTING: strategy, "engine_config.codegen": codegen}))
+    run = torch.no_grad()(compile_fn(fn, {SORTING: strategy, "engine_config.codegen": codegen}))
     theirs, ours = torch.ones(4), torch.ones(4)
     torch.manual_seed(7)
     want = fn(theirs, X)
@@ -332,7 +334,7 @@ def update(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("codegen", ["eager", "reference", "inductor"])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_reference_inputs(codegen: str, dynamic: bool) -> None:
+def test_enable_ref_data_emits_ref_data(codegen: str, dynamic: bool) -> None:
     options = {"experimental_config.enable_ref_data": True, "engine_config.codegen": codegen}
     cache = torch.zeros(4, 6).t()[:, 1:]
     seen = seen_with(options, update, cache, torch.randn(6, 3), dynamic=dynamic)
@@ -347,7 +349,7 @@ def test_reference_inputs(codegen: str, dynamic: bool) -> None:
 
 def test_a_reference_input_is_written_where_it_lies() -> None:
     cache = torch.zeros(3, 4)
-    run, where = compiled(update, {"experimental_config.enable_ref_data": True}), cache.data_ptr()
+    run, where = compile_fn(update, {"experimental_config.enable_ref_data": True}), cache.data_ptr()
     with torch.no_grad():
         for _ in range(2):
             run(cache, X)
@@ -387,7 +389,7 @@ def on_the_side(gm: fx.GraphModule, inputs: Any, config: Any) -> None:
 @pytest.mark.parametrize(
     "path", ["ge_config.enable_single_stream", "experimental_config.enable_single_stream"]
 )
-def test_one_stream(path: str) -> None:
+def test_enable_single_stream_removes_labels(path: str) -> None:
     options: dict[str, Any] = {"post_grad_custom_post_pass": on_the_side}
     (sine,) = seen_with(options, branches, X).ops("Sin")
     assert sine.attrs["_user_stream_label"].value == "side"
@@ -439,7 +441,7 @@ def test_cores_of_the_session(codegen: str) -> None:
     torch.set_num_threads(4)
     try:
         for cores, wanted in (({}, [4, 1, 4]), ({"ge_config.aicore_num": "2|48"}, [2, 1, 2])):
-            made = compiled(fn, {**cores, "engine_config.codegen": codegen})
+            made = compile_fn(fn, {**cores, "engine_config.codegen": codegen})
             torch.compiler.reset()
             seen.clear()
             torch.testing.assert_close(made(X), (X + 1) * 2 - 1)
@@ -448,7 +450,7 @@ def test_cores_of_the_session(codegen: str) -> None:
     finally:
         torch.set_num_threads(there)
     with pytest.raises(Exception, match="cube and vector cores, joined by a bar"):
-        compiled(branches, {"ge_config.aicore_num": "many"})(X)
+        compile_fn(branches, {"ge_config.aicore_num": "many"})(X)
 
 
 # Recordings of sizes
@@ -460,14 +462,14 @@ def test_cores_of_the_session(codegen: str) -> None:
 def test_small_graphs_stay_dynamic(limit: int | None, records: int, row: SimulatedDevice) -> None:
     options = {} if limit is None else {"experimental_config.static_model_ops_lower_limit": limit}
     with watching() as seen, torch.no_grad():
-        run = compiled(branches, options, dynamic=True)
+        run = compile_fn(branches, options, dynamic=True)
         for _ in range(PATIENCE + 2):
             torch.testing.assert_close(run(X), branches(X))
         assert row.captures == records if records else row.records == 0
         assert seen.types == WRITTEN
         assert ("static_model_ops_lower_limit" in str(seen.runner.why_not)) == (not records)
         torch.compiler.reset()
-        static, before = compiled(branches, options, dynamic=False), row.records
+        static, before = compile_fn(branches, options, dynamic=False), row.records
         for _ in range(2):
             static(X)
     assert row.records > before, "what has no symbols is recorded in any case"

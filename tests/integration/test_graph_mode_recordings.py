@@ -9,17 +9,12 @@ import torch
 from torch import nn
 
 import torchair
+from tests.support.compile import compile_fn
 from tests.support.simulated_device import SimulatedDevice
 from tests.support.slow import slow
 from torchair.backend.dynamo.aot import compile_dynamo
 from torchair.backend.pipeline.compile import compile_fx
 from torchair.backend.settings.settings import PATIENCE, resolve_settings
-
-
-def compiled(fn: Any, mode: str = "max-autotune", codegen: str = "eager", **rest: Any) -> Any:
-    config = torchair.CompilerConfig()
-    config.mode, config.engine_config.codegen = mode, codegen
-    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), **rest)
 
 
 def step(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -28,7 +23,7 @@ def step(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("codegen", ["eager", "inductor"])
 def test_static_graphs_are_one_launch_from_the_second_call_on(row: SimulatedDevice, codegen: str) -> None:
-    run, w = compiled(step, codegen=codegen, dynamic=False), torch.randn(4, 4)
+    run, w = compile_fn(step, codegen=codegen, dynamic=False), torch.randn(4, 4)
     with torch.no_grad():
         for _ in range(5):
             x = torch.randn(3, 4)
@@ -37,7 +32,7 @@ def test_static_graphs_are_one_launch_from_the_second_call_on(row: SimulatedDevi
 
 
 def test_a_size_is_recorded_once_it_has_come_a_few_times(row: SimulatedDevice) -> None:
-    run, w = compiled(step, dynamic=True), torch.randn(4, 4)
+    run, w = compile_fn(step, dynamic=True), torch.randn(4, 4)
     with torch.no_grad():
         for size in (3, 5, 7, 9, 11):
             x = torch.randn(size, 4)
@@ -50,7 +45,7 @@ def test_a_size_is_recorded_once_it_has_come_a_few_times(row: SimulatedDevice) -
 
 
 def test_the_reference_engine_is_not_recorded(row: SimulatedDevice) -> None:
-    run, w = compiled(step, codegen="reference", dynamic=False), torch.randn(4, 4)
+    run, w = compile_fn(step, codegen="reference", dynamic=False), torch.randn(4, 4)
     with torch.no_grad():
         for _ in range(3):
             run(torch.randn(3, 4), w)
@@ -87,9 +82,9 @@ def test_a_training_step_is_three_launches(row: SimulatedDevice, mode: str, code
     torch.manual_seed(0)
     ours, theirs = Block(), Block()
     theirs.load_state_dict(ours.state_dict())
-    run = compiled(ours, mode, codegen, dynamic=False)
+    run = compile_fn(ours, mode=mode, codegen=codegen, dynamic=False)
     optimisers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (ours, theirs)]
-    update = compiled(optimisers[0].step, mode, codegen, dynamic=False)
+    update = compile_fn(optimisers[0].step, mode=mode, codegen=codegen, dynamic=False)
     replays = []
     for _ in range(6):
         x = torch.randn(2, 5, 16)
@@ -108,7 +103,7 @@ def test_a_training_step_is_three_launches(row: SimulatedDevice, mode: str, code
 
 def test_memory_of_a_backward_graph_is_not_overwritten(row: SimulatedDevice) -> None:
     """Two forwards before the first backward: each has its own saved tensors."""
-    run = compiled(lambda x: (x.sin() * x.exp()).sum(), "npugraph_ex", dynamic=False)
+    run = compile_fn(lambda x: (x.sin() * x.exp()).sum(), mode="npugraph_ex", dynamic=False)
     for _ in range(3):
         xs = [torch.randn(4, requires_grad=True) for _ in range(3)]
         losses = [run(x) for x in xs]
@@ -146,8 +141,8 @@ def test_backward_uses_parameters_where_they_are() -> None:
     config.mode, config.engine_config.codegen = "npugraph_ex", "eager"
     runners: list[Any] = []
 
-    def compile(*args: Any, **kwargs: Any) -> Any:
-        runners.append(compile_fx(*args, **kwargs))
+    def compile(*args: Any) -> Any:
+        runners.append(compile_fx(*args))
         return runners[-1]
 
     run = torch.compile(

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.support.compile import compiled, watching
+from tests.support.compile import compile_fn, watching
 from tests.support.simulated_device import SimulatedDevice
 from torchair.backend.settings.settings import KEEPS_MEMORY, PATIENCE
 
@@ -55,7 +55,7 @@ def test_nothing_stays_between_calls(training: bool, row: SimulatedDevice) -> No
         before, alive = row.records, row.live
         x = X.clone().requires_grad_(training)
         with watching() as seen, torch.set_grad_enabled(training):
-            run = compiled(work, {OPTION: value}, dynamic=False)
+            run = compile_fn(work, {OPTION: value}, dynamic=False)
             for _ in range(PATIENCE + 3):
                 made = run(x, W)
                 if training:
@@ -73,7 +73,7 @@ def test_nothing_stays_between_calls(training: bool, row: SimulatedDevice) -> No
 def test_no_tensor_outlives_a_run(codegen: str) -> None:
     """On the CPU nothing but the results is left of a call."""
     with torch.no_grad():
-        run = compiled(work, {OPTION: True, "engine_config.codegen": codegen}, dynamic=False)
+        run = compile_fn(work, {OPTION: True, "engine_config.codegen": codegen}, dynamic=False)
         run(X, W)
         with storages() as made:
             result = run(X, W)

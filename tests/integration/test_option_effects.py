@@ -15,7 +15,7 @@ from torch import fx
 
 import torchair
 from tests.debug.traces.test_device_graph import TracingDevice
-from tests.support.compile import Seen, compiled, seen_with, watching
+from tests.support.compile import Seen, compile_fn, seen_with, watching
 from tests.support.simulated_device import SimulatedDevice
 from torchair.backend.service.scheduler import SCHEDULER
 from torchair.backend.settings.settings import PATIENCE
@@ -33,7 +33,7 @@ X = torch.randn(3, 4)
 def recorded(fn: Any, calls: Any, options: dict[str, Any], mode: str = CAPTURE, **rest: Any) -> Seen:
     """What is made of a function that is called with each of these, on a device with graphs."""
     with watching() as seen, torch.no_grad():
-        run = compiled(fn, options, mode, **rest)
+        run = compile_fn(fn, options, mode, **rest)
         for args in calls:
             run(*args)
     return seen
@@ -41,7 +41,7 @@ def recorded(fn: Any, calls: Any, options: dict[str, Any], mode: str = CAPTURE, 
 
 @EACH_MODE
 @pytest.mark.parametrize("which", ["pre", "post"])
-def test_users_passes(which: str, mode: str) -> None:
+def test_custom_pass_runs_before_or_after_builtin_passes(which: str, mode: str) -> None:
     """The one before ours sees `view`, the one behind them `reshape`; both may change the graph."""
     seen = []
 
@@ -50,7 +50,7 @@ def test_users_passes(which: str, mode: str) -> None:
         (sine,) = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default)
         sine.target = torch.ops.aten.cos.default
 
-    got = compiled(lambda x: x.view(12).sin(), {f"post_grad_custom_{which}_pass": look}, mode)(X)
+    got = compile_fn(lambda x: x.view(12).sin(), {f"post_grad_custom_{which}_pass": look}, mode)(X)
     torch.testing.assert_close(got, X.view(12).cos())
     assert seen == ["view" if which == "pre" else "reshape"]
 
@@ -141,7 +141,7 @@ def test_graphs_are_checked_between_passes(verify: bool, mode: str) -> None:
         "post_grad_custom_pre_pass": misplace,
         "post_grad_custom_post_pass": mend,
     }
-    run = compiled(lambda x: x.sin().cos(), options, mode)
+    run = compile_fn(lambda x: x.sin().cos(), options, mode)
     if not verify:
         torch.testing.assert_close(run(X), X.sin().cos())
         return
@@ -156,7 +156,7 @@ def test_graphs_are_checked_between_passes(verify: bool, mode: str) -> None:
     ("codegen", "mode"),
     [(kind, mode) for kind in ("eager", "inductor") for mode in MODES] + [("reference", MODES[0])],
 )
-def test_code_generators(codegen: str, mode: str) -> None:
+def test_codegen_option_selects_code_generator(codegen: str, mode: str) -> None:
     seen = seen_with({"engine_config.codegen": codegen}, lambda x: x.sin() + 1, X, mode=mode)
     assert seen.runner.program.kind == codegen
 
@@ -169,7 +169,7 @@ def test_capture_mode_has_no_ir_to_interpret() -> None:
     assert seen.runner.program.kind == "eager"
 
 
-def test_static_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_static_kernel_options_select_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which sizes kernels are ordered for, and whether they are kept on disk."""
     head = "experimental_config.aclgraph._aclnn_static_shape_kernel"
 
@@ -199,7 +199,7 @@ def test_static_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 @EACH_MODE
 def test_that_parameters_must_stay_is_a_warning(mode: str) -> None:
     """Whenever options are computed."""
-    run = compiled(lambda x: x + 1, {"experimental_config.frozen_parameter": True}, mode, dynamic=False)
+    run = compile_fn(lambda x: x + 1, {"experimental_config.frozen_parameter": True}, mode, dynamic=False)
     for rows in (2, 3):
         with pytest.warns(UserWarning, match="frozen_parameter: .* and update them in place"):
             run(torch.randn(rows, 4))
@@ -213,7 +213,7 @@ def test_parameters_are_not_compared(mode: str, row: SimulatedDevice) -> None:
         torch.compiler.reset()
         model, before = torch.nn.Linear(4, 4), row.records
         with torch.no_grad():
-            run = compiled(model, {"experimental_config.frozen_parameter": frozen}, mode, dynamic=False)
+            run = compile_fn(model, {"experimental_config.frozen_parameter": frozen}, mode, dynamic=False)
             for _ in range(3):
                 run(X)
             model.weight.data = model.weight.data + 1
@@ -224,7 +224,7 @@ def test_parameters_are_not_compared(mode: str, row: SimulatedDevice) -> None:
 
 
 @EACH_MODE
-def test_memory_budget(mode: str, row: SimulatedDevice) -> None:
+def test_memory_budget_evicts_recordings(mode: str, row: SimulatedDevice) -> None:
     calls = [(torch.randn(size, 4),) for size in (3, 5, 7) for _ in range(OFTEN)]
     path = "engine_config.memory_budget"
     plenty = recorded(torch.sin, calls, {}, mode, dynamic=True)
@@ -262,7 +262,9 @@ def test_inputs_are_copied(copies: bool, row: SimulatedDevice) -> None:
 
 
 @pytest.mark.parametrize("error_mode", ["global", "thread_local", "relaxed"])
-def test_error_mode(error_mode: str, row: SimulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capture_error_mode_reaches_the_device(
+    error_mode: str, row: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     recorded(torch.sin, [(X,)] * 3, {"capture.capture_error_mode": error_mode})
     assert row.error_modes[-1] == error_mode

@@ -16,7 +16,7 @@ from torch import nn
 from torch.cuda import CUDAGraph
 
 import torchair
-from tests.backend.pipeline.test_tiered import Quick, compiled
+from tests.backend.pipeline.test_tiered import Quick, compile_tiered
 from tests.support.simulated_device import SimulatedDevice
 from torchair.backend.service import scheduler
 from torchair.backend.service.scheduler import SCHEDULER
@@ -129,9 +129,9 @@ def test_every_result_is_right_on_a_gpu(locks: list[Waits], builds_later: Quick)
     print(f"{sum(each.seconds for each in locks) / 100:.3f} ms a call")
 
 
-def test_nobody_waits_for_a_build(locks: list[Waits], row: SimulatedDevice, builds_later: Quick) -> None:
+def test_calls_do_not_wait_for_a_build(locks: list[Waits], row: SimulatedDevice, builds_later: Quick) -> None:
     """A build that takes half a second: calls go on meanwhile."""
-    run = compiled(nn.Linear(4, 4).eval(), "npugraph_ex")
+    run = compile_tiered(nn.Linear(4, 4).eval(), "npugraph_ex")
     x = torch.randn(2, 4)
     with torch.no_grad():
         for _ in range(3):

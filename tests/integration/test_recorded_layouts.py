@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
+from tests.support.compile import compile_fn
 from tests.support.simulated_device import SimulatedDevice
 from torchair.core.errors import BadCall
 from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.npugraph_ex import CompilerConfig, get_compiler
 
 
-def compiled(fn: Any) -> Any:
-    return torch.compile(fn, backend="npugraph_ex", dynamic=True, options={"codegen": "eager"})
-
-
 def test_other_strides_at_the_same_address(row: SimulatedDevice) -> None:
     """The same address and shape, stride (8, 1) then (16, 1): other memory is written."""
-    run = compiled(lambda x: x.add_(1))
+    run = compile_fn(lambda x: x.add_(1), mode="npugraph_ex", dynamic=True)
     memory, wanted = torch.zeros(64), torch.zeros(64)
     with torch.no_grad():
         for stride in (8, 8, 16, 16, 8, 12, 16):
@@ -49,7 +44,7 @@ def test_of_two_inputs_in_one_storage_the_written_one_is_used_in_place(
     assert row.replays > 0
 
 
-def test_other_strides_where_nobody_guards(row: SimulatedDevice) -> None:
+def test_unguarded_stride_changes_equal_eager(row: SimulatedDevice) -> None:
     """An engine calls what `get_compiler` returned: no guard has looked at the strides."""
 
     def step(x: torch.Tensor) -> list[torch.Tensor]:
@@ -70,7 +65,7 @@ def test_other_strides_where_nobody_guards(row: SimulatedDevice) -> None:
 
 
 @pytest.mark.parametrize("clones", [True, False])
-def test_expanded_inputs_where_nobody_guards(row: SimulatedDevice, clones: bool) -> None:
+def test_unguarded_expanded_inputs_equal_eager(row: SimulatedDevice, clones: bool) -> None:
     """The recorded call's elements were one element; those of the next call are not."""
     config = CompilerConfig()
     config.codegen, config.clone_input = "eager", clones
@@ -94,8 +89,8 @@ def test_a_graph_of_an_expanded_input_refuses_others(row: SimulatedDevice) -> No
         run(torch.ones(3, 4))
 
 
-def test_an_input_that_nobody_reads_may_have_any_size(row: SimulatedDevice) -> None:
-    run = compiled(lambda x, y: y + x.amax(0).copy_(y.sum()))
+def test_unread_input_may_have_any_size(row: SimulatedDevice) -> None:
+    run = compile_fn(lambda x, y: y + x.amax(0).copy_(y.sum()), mode="npugraph_ex", dynamic=True)
     y = torch.ones(4)
     records = []
     for size in (3, 3, 5, 7, 3):
@@ -112,7 +107,7 @@ def test_results_without_elements_are_made_anew(row: SimulatedDevice) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return torch.where(x[:0] > 0, x[:0], x[:1])
 
-    run = compiled(fn)
+    run = compile_fn(fn, mode="npugraph_ex", dynamic=True)
     held = [(x := torch.ones(3, requires_grad=True), run(x)) for _ in range(3)]
     for x, made in held:
         made.sum().backward()
@@ -123,7 +118,7 @@ def test_results_without_elements_are_made_anew(row: SimulatedDevice) -> None:
 
 def test_an_empty_view_of_an_input(row: SimulatedDevice) -> None:
     """A tensor without elements has no address."""
-    run = compiled(lambda x: (x[2:2], x + 1))
+    run = compile_fn(lambda x: (x[2:2], x + 1), mode="npugraph_ex", dynamic=True)
     for _ in range(3):
         x = torch.arange(6.0)[1:]
         with torch.no_grad():

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import torchair
-from tests.support.compile import config_of, watching
+from tests.support.compile import make_config, watching
 
 OPS = {"nearest": "ResizeNearestNeighborV2", "bilinear": "ResizeBilinearV2"}
 
@@ -19,7 +19,7 @@ def test_resizes_are_whole(mode: str, how: dict[str, object], dynamic: bool) -> 
     def fn(x: torch.Tensor) -> torch.Tensor:
         return F.interpolate(x * 2, mode=mode, **how)  # type: ignore[arg-type]
 
-    backend = torchair.get_npu_backend(compiler_config=config_of({}))
+    backend = torchair.get_npu_backend(compiler_config=make_config({}))
     torch.compiler.reset()
     ours, theirs = (torch.ones(2, 3, 5, 6).cumsum(-1).requires_grad_() for _ in range(2))
     with watching() as seen:

@@ -14,7 +14,7 @@ from torch import fx
 import torchair
 from torchair import ge
 from torchair.backend.pipeline import compile as backend
-from torchair.backend.pipeline import interpreter
+from torchair.backend.pipeline import generate, interpreter, ir
 from torchair.backend.settings.settings import Settings
 from torchair.codegen import eager as eager_codegen
 from torchair.convert.base import registry
@@ -28,15 +28,16 @@ from torchair.passes.patterns.sets import registry as table
 aten = torch.ops.aten
 GRAPH = Settings.of({"engine_config.codegen": "eager"})
 CAPTURE = Settings.of({"mode": "npugraph_ex", "engine_config.codegen": "eager"})
+RUN_BY = {
+    "FX_PASSES": (backend, GRAPH),
+    "CAPTURE_PASSES": (backend, CAPTURE),
+    "GE_PASSES": (ir, GRAPH),
+    "LOWERED_PASSES": (generate, GRAPH),
+}
 PASSES = [
-    (name, settings, place)
-    for name, settings in (
-        ("FX_PASSES", GRAPH),
-        ("CAPTURE_PASSES", CAPTURE),
-        ("GE_PASSES", GRAPH),
-        ("LOWERED_PASSES", GRAPH),
-    )
-    for place, step in enumerate(getattr(backend, name))
+    (name, place)
+    for name, (module, _) in RUN_BY.items()
+    for place, step in enumerate(getattr(module, name))
     if "custom" not in step.title
 ]
 
@@ -81,9 +82,10 @@ def detours(runner: Any) -> list[str]:
     return [reason.op for reason in runner.conversion.detours]
 
 
-@pytest.mark.parametrize(("name", "settings", "place"), PASSES)
-def test_a_pass(name: str, settings: Settings, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = getattr(backend, name)
+@pytest.mark.parametrize(("name", "place"), PASSES)
+def test_failing_pass_is_skipped_with_warning(name: str, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, settings = RUN_BY[name]
+    listed = getattr(module, name)
     step = listed[place]
 
     def spoil(graph: Any, context: Any) -> int:
@@ -95,7 +97,7 @@ def test_a_pass(name: str, settings: Settings, place: int, monkeypatch: pytest.M
         raise RuntimeError("on purpose")
 
     wrong = dataclasses.replace(step, fn=spoil, name=step.title, on="", unless="")
-    monkeypatch.setattr(backend, name, (*listed[:place], wrong, *listed[place + 1 :]))
+    monkeypatch.setattr(module, name, (*listed[:place], wrong, *listed[place + 1 :]))
     with pytest.warns(DegradedWarning, match=f"pass {step.title}: .*on purpose"):
         runner = check(settings)
     assert detours(runner) == [f"pass {step.title}"]
@@ -103,11 +105,11 @@ def test_a_pass(name: str, settings: Settings, place: int, monkeypatch: pytest.M
 
 
 def test_a_pass_that_leaves_an_invalid_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = backend.GE_PASSES
+    listed = ir.GE_PASSES
     step = dataclasses.replace(
         listed[0], fn=lambda graph, context: graph.ops.pop(0) and 1, name="spoils", on="", unless=""
     )
-    monkeypatch.setattr(backend, "GE_PASSES", (step, *listed))
+    monkeypatch.setattr(ir, "GE_PASSES", (step, *listed))
     with pytest.warns(DegradedWarning, match="pass spoils"):
         runner = check(dataclasses.replace(GRAPH, verify=True))
     assert detours(runner) == ["pass spoils"]
@@ -140,7 +142,9 @@ def _raise(error: Exception) -> Callable[..., Any]:
     ids=["raises", "bad attribute", "bad graph", "declines", "wrong dtype", "too many", "unknown op"],
 )
 @pytest.mark.parametrize("codegen", ["eager", "reference"])
-def test_a_converter(fn: Callable[..., Any], codegen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_converter_falls_back_to_fx_node(
+    fn: Callable[..., Any], codegen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replace_converter(monkeypatch, aten.sin.default, fn)
     runner = check(dataclasses.replace(GRAPH, codegen=codegen))
     # The next way: torch takes it apart, into a prim that has a converter of its own.
@@ -175,7 +179,7 @@ def test_a_decomposition_that_fails_takes_its_views_along(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("fails", ["inferred", "lowered", "run"])
-def test_a_kernel(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_kernel_falls_back_to_fx_node(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The meaning of an IR op raises: where shapes are inferred, where it is lowered, or in a run."""
     row = kernels._kernels["Sin", None]
     state = {"fails": fails == "inferred"}
@@ -186,11 +190,11 @@ def test_a_kernel(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.sin(x)
 
     monkeypatch.setitem(kernels._kernels, ("Sin", None), dataclasses.replace(row, fn=sin))
-    stage, lower_graph = backend.convert_to_ge, backend.lower_to_aten
+    convert, lower_graph = backend.convert_to_ir, backend.lower_to_aten
 
     def to_ir(*args: Any) -> Any:
         state["fails"] = fails == "inferred"
-        made = stage(*args)
+        made = convert(*args)
         state["fails"] = fails == "run"
         return made
 
@@ -198,7 +202,7 @@ def test_a_kernel(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
         state["fails"] = fails == "lowered"
         return lower_graph(*args)
 
-    monkeypatch.setattr(backend, "convert_to_ge", to_ir)
+    monkeypatch.setattr(backend, "convert_to_ir", to_ir)
     monkeypatch.setattr(backend, "lower_to_aten", to_aten)
     if fails == "inferred":
         with pytest.warns(DegradedWarning, match=r"prims.sin.default .*on purpose"):
@@ -217,7 +221,7 @@ def test_a_kernel(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(backend, "convert"), (backend, "lower"), (interpreter, "interpret"), (lowering, "_lay_out")],
+    [(ir, "convert"), (ir, "lower"), (interpreter, "interpret"), (lowering, "_lay_out")],
 )
 def test_a_whole_stage(module: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:
@@ -229,7 +233,7 @@ def test_a_whole_stage(module: Any, name: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.undo()
 
 
-def test_layouts_that_a_stage_gets_wrong_are_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_layout_of_a_stage_is_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowering forgets what it promised: strides by a copy, an alias by a view of its input."""
     monkeypatch.setattr(lowering, "_lay_out", lambda state, results, outputs: None)
     view = lowering._view
@@ -298,7 +302,7 @@ def test_the_users_replacement_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.undo()
 
 
-def test_an_error_of_the_program_itself_is_told_as_it_is() -> None:
+def test_user_program_error_is_raised_unchanged() -> None:
     """What eager refuses is refused: no other way is tried, and no input is written twice."""
 
     def fn(x: torch.Tensor, index: torch.Tensor) -> list[torch.Tensor]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torchair
-from torchair import CompilerConfig, get_npu_backend
+from tests.support.compile import compile_fn
 from torchair.codegen.base import graph_prep
 
 
@@ -45,17 +45,11 @@ def of_the_storage(x: torch.Tensor) -> torch.Tensor:
     return torch.slice_scatter(x, x.new_ones(1), 0, 0, 1).as_strided((2,), (1,), 0)
 
 
-def compiled(fn: Callable[..., torch.Tensor], mode: str, codegen: str) -> Callable[..., torch.Tensor]:
-    config = CompilerConfig()
-    config.mode, config.engine_config.codegen = mode, codegen
-    return torch.compile(fn, backend=get_npu_backend(compiler_config=config), dynamic=False)
-
-
 @pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
 @pytest.mark.parametrize("fn", [written, written_in_part, through_views, scattered, selected, of_the_storage])
 def test_window_reads_the_storage_that_it_names(fn: Callable[..., torch.Tensor], mode: str) -> None:
     memory = torch.arange(16.0)
-    run = compiled(fn, mode, "eager")
+    run = compile_fn(fn, mode=mode, dynamic=False)
     for offset in (11, 11, 0, 5):
         part = memory.as_strided((2,), (1,), offset)
         assert torch.equal(run(part), fn(part))
@@ -64,7 +58,7 @@ def test_window_reads_the_storage_that_it_names(fn: Callable[..., torch.Tensor],
 @pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
 def test_window_of_a_copied_storage_is_not_given_to_inductor(mode: str) -> None:
     part = torch.arange(16.0).as_strided((2,), (1,), 11)
-    run = compiled(of_the_storage, mode, "inductor")
+    run = compile_fn(of_the_storage, mode=mode, codegen="inductor", dynamic=False)
     with pytest.warns(torchair.DegradedWarning, match="a copy of the whole storage of an input"):
         assert torch.equal(run(part), of_the_storage(part))
     assert torch.equal(run(part), of_the_storage(part))
@@ -89,13 +83,13 @@ def test_windows_in_older_versions_of_inductor(
     """They mistake the offset of a window, unless it is stated and its input begins at its storage."""
     monkeypatch.setattr(graph_prep, "rebases_windows", lambda: False)
     memory = torch.arange(20.0).to(dtype)
-    run = compiled(fn, mode, "inductor")
+    run = compile_fn(fn, mode=mode, codegen="inductor", dynamic=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("error", message="(?s).*storage of input", category=torchair.DegradedWarning)
         assert torch.equal(run(memory[:8]), fn(memory[:8]))
     torch._dynamo.reset()
-    run = compiled(fn, mode, "inductor")
+    run = compile_fn(fn, mode=mode, codegen="inductor", dynamic=False)
     with pytest.warns(torchair.DegradedWarning, match="the storage of input arg0_1, which does not begin"):
         assert torch.equal(run(memory[8:16]), fn(memory[8:16]))
     assert torch.equal(run(memory[:8]), fn(memory[:8]))

@@ -99,7 +99,7 @@ def loss(value: Any) -> Any:
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", NESTED)
 @pytest.mark.parametrize("backend", MODES)
-def test_nested_tensors(backend: str, name: str, grad: bool) -> None:
+def test_nested_tensor_equals_eager(backend: str, name: str, grad: bool) -> None:
     check(NESTED[name], backend, lambda rows: (jagged(rows, 8),), grad=grad)
 
 
@@ -177,7 +177,7 @@ OTHERS: dict[str, tuple[Callable[..., Any], Callable[[Any], tuple[Any, ...]]]] =
 
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("backend", MODES)
-def test_other_subclasses(backend: str, name: str) -> None:
+def test_tensor_subclass_equals_eager(backend: str, name: str) -> None:
     check(OTHERS[name][0], backend, OTHERS[name][1], grad=False)
 
 

@@ -82,7 +82,7 @@ def allocations(call: Callable[[], object], folder: Path) -> list[int]:
 
 @pytest.mark.parametrize("codegen", ["eager", pytest.param("auto", marks=pytest.mark.full)])
 @pytest.mark.parametrize("mode", MODES.values())
-def test_same_tokens(mode: str, codegen: str, device: torch.device) -> None:
+def test_decode_loop_gives_eager_tokens(mode: str, codegen: str, device: torch.device) -> None:
     model = tiny_llama(device.type)
     want = Decoding(model, model, device.type).run(STEPS)
     compiled = torch.compile(model, backend=backend(mode, codegen), fullgraph=True)

@@ -24,7 +24,7 @@ QUICK_AUTO = ("lstm",)
 # Much like llama or slow with symbols; the full run has them.
 LATER = ("whisper", "gemma2", "mixtral", "qwen2", "t5", "gpt2", "mamba")
 
-# `test_float_inputs` has them in the quick run.
+# `test_zoo_model_with_float_inputs_equals_eager` has them in the quick run.
 WITH_FLOATS = (("bert", MODES[0]),)
 
 
@@ -89,9 +89,12 @@ def check_both_shapes(row: Row, model: nn.Module, backend: Counted, dynamic: boo
 
 
 @pytest.mark.parametrize(("row", "codegen", "mode", "dynamic"), cases())
-def test_equals_eager(row: Row, codegen: str, mode: str, dynamic: bool, device: torch.device) -> None:
+def test_zoo_model_equals_eager(
+    row: Row, codegen: str, mode: str, dynamic: bool, device: torch.device
+) -> None:
     model = row.model().to(device)
-    # Floats stay constants here, which halves the tracing; `test_float_inputs` leaves Dynamo's default.
+    # Floats stay constants here, which halves the tracing.
+    # `test_zoo_model_with_float_inputs_equals_eager` keeps Dynamo's default.
     with torch._dynamo.config.patch({"specialize_float": True, **row.dynamo}):
         check_both_shapes(row, model, Counted(mode, codegen), dynamic, device.type)
 
@@ -100,7 +103,7 @@ def test_equals_eager(row: Row, codegen: str, mode: str, dynamic: bool, device: 
     ("name", "mode"),
     [slow("llama", MODES[0]), slow("llama", MODES[1]), ("bert", MODES[0]), slow("bert", MODES[1])],
 )
-def test_float_inputs(name: str, mode: str, device: torch.device) -> None:
+def test_zoo_model_with_float_inputs_equals_eager(name: str, mode: str, device: torch.device) -> None:
     """With `dynamic=True` Dynamo passes Python floats (an epsilon, a scale) as float64 tensors."""
     row = next(row for row in ROWS if row.name == name)
     check_both_shapes(row, row.model().to(device), Counted(mode, "eager"), True, device.type)
@@ -108,7 +111,7 @@ def test_float_inputs(name: str, mode: str, device: torch.device) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_no_fallback(row: Row, device: torch.device) -> None:
+def test_zoo_model_converts_without_fallback(row: Row, device: torch.device) -> None:
     """Graph mode has a converter or a decomposition for every op, and Dynamo breaks no graph. (In the tests
     above the one would be a warning, the other an error.)
     """

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 import torchair
-from tests.integration.test_graph_mode_recordings import Block, compiled
+from tests.integration.test_graph_mode_recordings import Block
 from tests.models.launches import Launches, launches, of_trace
 from tests.models.sweep import EQUAL, How, run_family
+from tests.support.compile import compile_fn
 
 
 def event(name: str, correlation: int, cat: str) -> dict[str, Any]:
@@ -65,11 +66,11 @@ def test_a_training_step_is_few_launches(mode: str, optimiser: type[torch.optim.
     torch.manual_seed(0)
     ours, theirs = (nn.Sequential(*(Block() for _ in range(3))).cuda() for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
-    run = compiled(ours, mode, "auto", dynamic=False)
+    run = compile_fn(ours, mode=mode, codegen="auto", dynamic=False)
     # Gradients that are 0 but for rounding (of the biases of keys) must not become steps of full length.
     options = {"lr": 1e-3} | ({"capturable": True, "eps": 1e-2} if optimiser is torch.optim.AdamW else {})
     optimisers = [optimiser(model.parameters(), **options) for model in (ours, theirs)]
-    update = compiled(optimisers[0].step, mode, "auto", dynamic=False)
+    update = compile_fn(optimisers[0].step, mode=mode, codegen="auto", dynamic=False)
 
     def step(model: Any, zero: Any, update: Any, x: torch.Tensor) -> list[torch.Tensor]:
         zero(set_to_none=False)

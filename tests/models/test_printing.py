@@ -15,7 +15,7 @@ NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
 
 
 @pytest.mark.parametrize("mode", MODES.values())
-def test_hidden_states(mode: str, capsys: Any) -> None:
+def test_printed_hidden_states_equal_eager(mode: str, capsys: Any) -> None:
     model = tiny_llama()
     for place, layer in enumerate(model.model.layers):
 

@@ -29,7 +29,7 @@ def rows() -> list[Any]:
 
 
 @pytest.mark.parametrize("family", rows())
-def test_equals_eager(family: str) -> None:
+def test_transformers_family_equals_eager(family: str) -> None:
     result = run_family(family)
     assert not result.unfit
     assert result.is_good, result
@@ -63,7 +63,7 @@ def test_wrong_numbers_are_unequal() -> None:
     assert compare(found, eager(found), wrong).startswith("unequal: ")
 
 
-def test_an_error_is_told() -> None:
+def test_sweep_reports_error() -> None:
     def broken(gm: fx.GraphModule, inputs: list[Any]) -> Any:
         raise ValueError("no luck")
 

@@ -17,7 +17,7 @@ from tests.support.process import python
 SILENCING = ("TARGET_PYTHON_PATH", "ASCEND_SDK_PATH", "NO_ASCEND_SDK")
 
 
-def run(*command: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_command(*command: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {**{k: v for k, v in os.environ.items() if k not in SILENCING}, "PYTHON": sys.executable}
     return subprocess.run(
         command, cwd=folder, env={**env, **environment}, capture_output=True, text=True, check=False
@@ -36,7 +36,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_is_built_and_holds_everything(checkout: Path) -> None:
-    done = run("bash", "build.sh", "-c", "-j2", "-g", "/usr/bin/gcc", folder=checkout)
+    done = run_command("bash", "build.sh", "-c", "-j2", "-g", "/usr/bin/gcc", folder=checkout)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "nothing is compiled" in done.stdout
     (wheel,) = (checkout / "output").glob("torchair-*-py3-none-any.whl")
@@ -65,7 +65,7 @@ def test_the_wheel_is_enough(checkout: Path, tmp_path: Path) -> None:
 
 def test_make_builds_the_same(checkout: Path) -> None:
     shutil.rmtree(checkout / "output", ignore_errors=True)
-    done = run("make", "torchair", "SETUP=0", f"PYTHON={sys.executable}", folder=checkout)
+    done = run_command("make", "torchair", "SETUP=0", f"PYTHON={sys.executable}", folder=checkout)
     assert done.returncode == 0, done.stderr[-2000:]
     assert list((checkout / "output").glob("torchair-*-py3-none-any.whl"))
 
@@ -73,8 +73,8 @@ def test_make_builds_the_same(checkout: Path) -> None:
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
 def test_cmake_knows_the_targets(checkout: Path) -> None:
     (checkout / "build").mkdir(exist_ok=True)
-    assert run("cmake", "..", folder=checkout / "build").returncode == 0
-    shown = run("make", "-n", "install_torchair", folder=checkout / "build")
+    assert run_command("cmake", "..", folder=checkout / "build").returncode == 0
+    shown = run_command("make", "-n", "install_torchair", folder=checkout / "build")
     assert shown.returncode == 0, shown.stderr
     assert "make install_torchair" in shown.stdout
 
@@ -87,29 +87,29 @@ def test_tests_are_those_of_make(arguments: tuple[str, ...], wanted: str, tmp_pa
     fake = tmp_path / "make"
     fake.write_text('#!/bin/sh\necho "make $@"\n')
     fake.chmod(0o755)
-    done = run("bash", "build.sh", *arguments, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    done = run_command("bash", "build.sh", *arguments, PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr
     assert wanted in done.stdout
 
 
 @pytest.mark.parametrize(("arguments", "status"), [(("-h",), 0), (("-x",), 2), (("-g",), 2), (("all",), 2)])
 def test_help_and_typos(arguments: tuple[str, ...], status: int) -> None:
-    done = run("bash", "build.sh", *arguments)
+    done = run_command("bash", "build.sh", *arguments)
     assert done.returncode == status
     assert "usage: bash build.sh" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("command", [("bash", "./configure"), ("bash", "-c", "source tools/env.sh")])
 def test_nothing_needs_configuring(command: tuple[str, ...]) -> None:
-    done = run(*command)
+    done = run_command(*command)
     assert done.returncode == 0
     assert "nothing needs" in done.stdout
     for name in SILENCING:
-        silent = run(*command, **{name: "x"})
+        silent = run_command(*command, **{name: "x"})
         assert (silent.returncode, silent.stdout, silent.stderr) == (0, "", "")
 
 
 def test_coverage_has_a_target() -> None:
-    shown = run("make", "-n", "coverage", "SETUP=0")
+    shown = run_command("make", "-n", "coverage", "SETUP=0")
     assert shown.returncode == 0
     assert "-m coverage html" in shown.stdout

@@ -31,7 +31,7 @@ def test_converters_find_their_names(package: str) -> None:
     assert importlib.import_module(f"{package}.supported_declaration") is supported_declaration
 
 
-def test_the_old_path_is_told_once() -> None:
+def test_legacy_path_warns_once() -> None:
     script = (
         "import logging, torchair\n"
         "torchair.logger.setLevel(logging.WARNING)\n"
@@ -86,7 +86,7 @@ def test_kept_compilations_can_be_removed_and_not_recompiled(tmp_path: Path) -> 
         CompiledModel().recompile(torchair.CompilerConfig())
 
 
-def test_patch_for_hcom_changes_nothing_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_patch_for_hcom_has_no_effect_and_warns(capsys: pytest.CaptureFixture[str]) -> None:
     before = dict(vars(torch.distributed))
     level = torchair.logger.level
     torchair.logger.setLevel(logging.WARNING)

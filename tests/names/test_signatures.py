@@ -177,7 +177,7 @@ def default_text(item: inspect.Parameter, is_open: bool) -> str:
 
 
 @pytest.mark.parametrize("path", SIGNATURES)
-def test_signature(path: str) -> None:
+def test_public_name_has_documented_signature(path: str) -> None:
     assert written(path, SIGNATURES[path]) == SIGNATURES[path]
 
 

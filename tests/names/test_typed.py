@@ -278,7 +278,7 @@ EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.py"))
     [slow(path) if path.stem == "new_custom_op" else path for path in EXAMPLES],
     ids=lambda path: path.stem,
 )
-def test_examples_run(path: Path) -> None:
+def test_typed_example_runs_without_warning(path: Path) -> None:
     done = python(["-W", "error::UserWarning:__main__", path.name], path.parent)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "DegradedWarning" not in done.stderr

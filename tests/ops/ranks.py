@@ -23,7 +23,7 @@ from tests.ops.compiled import compiles, listed
 from torchair.core.errors import DegradedWarning
 
 
-def run(rank: int, ranks: int, folder: Path, every: int, forms: Sequence[str]) -> None:
+def run_rank(rank: int, ranks: int, folder: Path, every: int, forms: Sequence[str]) -> None:
     """All cases, on one rank."""
     dist.init_process_group(
         "gloo",
@@ -96,7 +96,7 @@ def main(folder: Path, ranks: int, every: int, forms: Sequence[str]) -> int:
         child = os.fork()
         if child == 0:
             try:
-                run(rank, ranks, folder, every, forms)
+                run_rank(rank, ranks, folder, every, forms)
             except BaseException:
                 traceback.print_exc()
                 sys.stderr.flush()

@@ -62,7 +62,7 @@ def contexts(monkeypatch: pytest.MonkeyPatch) -> list[PassContext]:
     return seen
 
 
-def config_of(options: dict[str, bool]) -> torchair.CompilerConfig:
+def config_with_passes(options: dict[str, bool]) -> torchair.CompilerConfig:
     """The tree's spelling, for the program that is most written in place."""
     config = torchair.CompilerConfig()
     config.mode = "npugraph_ex"
@@ -90,7 +90,7 @@ def run_and_compare(compiled: Any, fn: Any, *args: torch.Tensor) -> None:
 @pytest.mark.parametrize("off", [None, *SWITCHES])
 def test_each_switch_in_the_tree(off: str | None, contexts: list[PassContext]) -> None:
     options = {} if off is None else {off: False}
-    backend = torchair.get_npu_backend(compiler_config=config_of(options))
+    backend = torchair.get_npu_backend(compiler_config=config_with_passes(options))
     run_and_compare(torch.compile(step, backend=backend), step, *arguments())
     (context,) = contexts
     fired = {name for name, title in PASSES.items() if context.changes.get(title, 0)}
@@ -116,8 +116,8 @@ def test_all_off_is_the_graph_as_it_came(contexts: list[PassContext]) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_symbols(dynamic: bool) -> None:
-    backend = torchair.get_npu_backend(compiler_config=config_of({}))
+def test_passes_with_symbolic_sizes_equal_eager(dynamic: bool) -> None:
+    backend = torchair.get_npu_backend(compiler_config=config_with_passes({}))
     compiled = torch.compile(step, backend=backend, dynamic=dynamic)
     for batch in (3, 5):
         run_and_compare(
@@ -170,11 +170,11 @@ def test_the_lists_have_the_documented_names_in_order() -> None:
 @pytest.mark.parametrize(
     ("name", "dynamic"), [("llama", False), slow("llama", True), slow("bert", False), slow("bert", True)]
 )
-def test_models(name: str, dynamic: bool, contexts: list[PassContext]) -> None:
+def test_passes_fire_on_models(name: str, dynamic: bool, contexts: list[PassContext]) -> None:
     """Passes fire on real models, and the numbers stay."""
     row = next(row for row in ROWS if row.name == name)
     model = row.model()
-    backend = torchair.get_npu_backend(compiler_config=config_of({}))
+    backend = torchair.get_npu_backend(compiler_config=config_with_passes({}))
     compiled = torch.compile(model, backend=backend, dynamic=dynamic, fullgraph=True)
     with torch._dynamo.config.patch({"specialize_float": True, **row.dynamo}), torch.no_grad():
         for shape in row.shapes:

@@ -79,7 +79,7 @@ def negate_again(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 @pytest.mark.parametrize(("captures", "log"), [(True, capture_logger), (False, logger)])
-def test_at_debug_each_pass_says_what_it_did(
+def test_pass_manager_logs_changes_at_debug(
     captures: bool, log: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gm = fx.symbolic_trace(lambda x: torch.ops.aten.sin.default(x))
@@ -106,7 +106,7 @@ def test_at_debug_each_pass_says_what_it_did(
     assert said.count(f"all passes so far: {changes}") == 2
 
 
-def test_without_debug_nobody_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pass_manager_without_debug_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(graph: Any) -> None:
         raise AssertionError("counted")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import torchair
-from tests.support.compile import compiled, watching
+from tests.support.compile import compile_fn, watching
 from torchair.core.errors import DegradedWarning
 
 pytestmark = pytest.mark.cuda
@@ -62,7 +62,7 @@ def test_right_and_recorded(fn: Callable[..., Any], mode: str, codegen: str) -> 
     x, y = torch.randn(256, 256, device="cuda"), torch.randn(256, 256, device="cuda")
     torch.compiler.reset()
     with watching() as seen, torch.no_grad():
-        run = compiled(fn, {"engine_config.codegen": codegen}, mode, fullgraph=True)
+        run = compile_fn(fn, {"engine_config.codegen": codegen}, mode, fullgraph=True)
         for _ in range(6):
             x.normal_()
             torch.testing.assert_close(run(x, y), eagerly(fn, x, y), rtol=1e-4, atol=1e-4)
@@ -76,7 +76,7 @@ def test_kernels_run_on_several_streams(mode: str, codegen: str) -> None:
     x, y = torch.randn(512, 512, device="cuda"), torch.randn(512, 512, device="cuda")
     torch.compiler.reset()
     with torch.no_grad():
-        run = compiled(labelled, {"engine_config.codegen": codegen}, mode, fullgraph=True)
+        run = compile_fn(labelled, {"engine_config.codegen": codegen}, mode, fullgraph=True)
         for _ in range(5):
             run(x, y)
         torch.cuda.synchronize()
@@ -88,7 +88,7 @@ def test_kernels_run_on_several_streams(mode: str, codegen: str) -> None:
     assert any(later[0] < earlier[1] for earlier, later in pairwise(spans)), spans
 
 
-def test_a_missing_wait_is_told_before_it_runs() -> None:
+def test_missing_wait_warns_before_run() -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with scope.npu_stream_switch("side"):
             a = x @ y
@@ -97,5 +97,5 @@ def test_a_missing_wait_is_told_before_it_runs() -> None:
     x, y = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
     torch.compiler.reset()
     with pytest.warns(DegradedWarning, match="a race between streams: mm"), torch.no_grad():
-        made = compiled(fn, {}, "npugraph_ex")(x, y)
+        made = compile_fn(fn, {}, "npugraph_ex")(x, y)
     torch.testing.assert_close(made, x @ y + 1, rtol=1e-4, atol=1e-4)

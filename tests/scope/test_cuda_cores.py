@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torchair
-from tests.support.compile import compiled, watching
+from tests.support.compile import compile_fn, watching
 from torchair.core.errors import DegradedWarning
 
 pytestmark = pytest.mark.cuda
@@ -108,7 +108,7 @@ def test_cores_are_limited(name: str, mode: str, codegen: str, used: Any) -> Non
     outside = {16} if name == "of_a_stream" and mode == "max-autotune" else range(65, 1000)
     torch.compiler.reset()
     with watching() as seen, torch.no_grad():
-        run = compiled(lambda x: fn(used, x), {"engine_config.codegen": codegen}, mode)
+        run = compile_fn(lambda x: fn(used, x), {"engine_config.codegen": codegen}, mode)
         for _ in range(4):
             plain, inside, other = run(x)
             torch.cuda.synchronize()
@@ -131,7 +131,7 @@ def test_cores_are_limited_outside_of_graphs(used: Any) -> None:
         torchair.npugraph_ex.scope.limit_core_num(16, 16, stream=torch.cuda.Stream())
 
 
-def test_results_behind_a_limit_are_right() -> None:
+def test_results_after_core_limit_equal_eager() -> None:
     """The streams behind it are ordered, and their memory is not given away too early."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
@@ -145,7 +145,7 @@ def test_results_behind_a_limit_are_right() -> None:
 
     for mode in ("npugraph_ex", "max-autotune"):
         torch.compiler.reset()
-        run = compiled(fn, {}, mode)
+        run = compile_fn(fn, {}, mode)
         with torch.no_grad():
             for _ in range(10):
                 x = torch.randn(512, 512, device="cuda", dtype=torch.float64) / 32

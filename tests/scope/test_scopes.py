@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchair
 import torchair.npugraph_ex
-from tests.support.compile import compiled, seen_with
+from tests.support.compile import compile_fn, seen_with
 from torchair.core.errors import DegradedWarning
 from torchair.devices import get_device
 from torchair.ge.graph import Op
@@ -159,7 +159,7 @@ def all_scopes_eagerly(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 @CODEGENS
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_both_modes_compute_the_same(mode: str, codegen: str, dynamic: bool) -> None:
-    run = compiled(all_scopes, {"engine_config.codegen": codegen}, mode, fullgraph=True, dynamic=dynamic)
+    run = compile_fn(all_scopes, {"engine_config.codegen": codegen}, mode, fullgraph=True, dynamic=dynamic)
     torch.compiler.reset()
     for _ in range(3):
         torch.testing.assert_close(run(X, Y), all_scopes_eagerly(X, Y))
@@ -169,7 +169,7 @@ def test_both_modes_compute_the_same(mode: str, codegen: str, dynamic: bool) -> 
 def test_gradients_go_through(mode: str) -> None:
     x, y = X.clone().requires_grad_(), Y.clone().requires_grad_()
     torch.compiler.reset()
-    compiled(all_scopes, {}, mode, fullgraph=True)(x, y).square().sum().backward()
+    compile_fn(all_scopes, {}, mode, fullgraph=True)(x, y).square().sum().backward()
     found = (x.grad, y.grad)
     x.grad = y.grad = None
     all_scopes_eagerly(x, y).square().sum().backward()
@@ -186,7 +186,7 @@ def test_a_scope_in_a_checkpoint(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
 
     x = X.clone().requires_grad_()
     torch.compiler.reset()
-    run = compiled(lambda x: checkpoint(part, x, use_reentrant=False), {}, mode, fullgraph=True)
+    run = compile_fn(lambda x: checkpoint(part, x, use_reentrant=False), {}, mode, fullgraph=True)
     with pytest.warns(DegradedWarning, match=r"not computed again.*scope_enter.*test_scopes\.py"):
         run(x).sum().backward()
     torch.testing.assert_close(x.grad, (X @ Y).cos() @ Y.T)
@@ -202,7 +202,7 @@ def test_a_graph_break_in_a_scope_names_its_line(mode: str) -> None:
 
     torch.compiler.reset()
     with pytest.raises(Exception, match=r"never closed.*\n +at +\S*test_scopes\.py:\d+ +with scope\.limit"):
-        compiled(fn, {}, mode)(X)
+        compile_fn(fn, {}, mode)(X)
 
 
 # Order in the IR
@@ -323,7 +323,7 @@ def test_cores_are_threads_and_levels_are_algorithms(mode: str, codegen: str) ->
     torch.compiler.reset()
     torch.set_num_threads(2)
     try:
-        run = compiled(fn, {"engine_config.codegen": codegen}, mode, fullgraph=True)
+        run = compile_fn(fn, {"engine_config.codegen": codegen}, mode, fullgraph=True)
         for _ in range(2):
             seen.clear()
             torch.testing.assert_close(run(X), (X + 1) * 4 - 1)
@@ -333,7 +333,7 @@ def test_cores_are_threads_and_levels_are_algorithms(mode: str, codegen: str) ->
 
 
 @MODES
-def test_that_cores_cannot_be_limited_is_told(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlimited_cores_warn(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drivers of some devices cannot."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
@@ -342,7 +342,7 @@ def test_that_cores_cannot_be_limited_is_told(mode: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(get_device(X.device), "limits_cores", False)
     with pytest.warns(DegradedWarning, match="limit of cores has no effect on this device"):
-        torch.testing.assert_close(compiled(fn, {}, mode)(X), X.sin())
+        torch.testing.assert_close(compile_fn(fn, {}, mode)(X), X.sin())
 
 
 def test_outside_of_a_graph_limits_act_at_once() -> None:
@@ -380,9 +380,9 @@ def split_block(options: str) -> Callable[[torch.Tensor], torch.Tensor]:
     return fn
 
 
-def test_a_block_that_is_no_unit_is_told() -> None:
+def test_super_kernel_that_is_not_one_unit_warns() -> None:
     torch.compiler.reset()
-    run = compiled(split_block(""), {"engine_config.codegen": "inductor"})
+    run = compile_fn(split_block(""), {"engine_config.codegen": "inductor"})
     with pytest.warns(DegradedWarning, match=r"super_kernel\('block'\) is 3 units"):
         torch.testing.assert_close(run(X), X.sin().cos().tan())
 
@@ -399,20 +399,20 @@ def test_a_block_that_is_no_unit_is_told() -> None:
 def test_a_block_that_is_no_unit_is_refused_where_that_was_asked_for(options: dict[str, Any]) -> None:
     torch.compiler.reset()
     with pytest.raises(Exception, match=r"super_kernel\('block'\) is 3 units"):
-        compiled(split_block("strict-scope-check=abort"), options)(X)
+        compile_fn(split_block("strict-scope-check=abort"), options)(X)
 
 
 # A wait that is missing
 
 
-def test_a_race_is_told_on_a_cpu_where_it_is_asked_for() -> None:
+def test_race_check_on_cpu_warns() -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with scope.npu_stream_switch("side"):
             a = x @ y
         return a + 1
 
     torch.compiler.reset()
-    torch.testing.assert_close(compiled(fn, {}, "npugraph_ex")(X, Y), X @ Y + 1)
+    torch.testing.assert_close(compile_fn(fn, {}, "npugraph_ex")(X, Y), X @ Y + 1)
     torch.compiler.reset()
     config = torchair.CompilerConfig()
     config.mode = "npugraph_ex"
@@ -477,7 +477,7 @@ def test_pieces_do_what_the_whole_does(
     fn: Callable[..., Any], mode: str, codegen: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     torch.compiler.reset()
-    run = compiled(fn, {"engine_config.codegen": codegen}, mode)
+    run = compile_fn(fn, {"engine_config.codegen": codegen}, mode)
     for _ in range(2):
         theirs, ours = X.clone(), X.clone()
         wanted = fn(theirs, Y)
@@ -487,7 +487,7 @@ def test_pieces_do_what_the_whole_does(
         assert capfd.readouterr().out.count("seen") == (fn is prints_alone)
 
 
-def test_limits_of_several_threads_leave_nothing_behind() -> None:
+def test_core_limits_of_threads_are_restored() -> None:
     def limited() -> None:
         for _ in range(200):
             with torchair.npugraph_ex.scope.limit_core_num(1, 1), torchair.npugraph_ex.scope.deterministic(1):

@@ -30,7 +30,7 @@ def test_with_the_device(group: str, request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", ["test_device", "test_graphs", "test_order", "test_steps"])
-def test_with_a_gpu_behind_it(name: str) -> None:
+def test_sim_tests_pass_with_gpu_backing(name: str) -> None:
     run_inside([HERE / "inside" / f"{name}.py"], "not full", "cuda")
 
 

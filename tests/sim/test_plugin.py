@@ -19,12 +19,12 @@ PACKAGE = ROOT / "packages/torch_npu_sim"
 BOTH = f"{ROOT}:{PACKAGE}"
 
 
-def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_code(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return python(["-c", dedent(code)], **environment)
 
 
 def test_the_distribution_brings_the_device() -> None:
-    done = run(
+    done = run_code(
         """
         import torch_npu, torch
         assert torch_npu.npu is torch.npu and torch_npu.npugraph_ex is torch.npu.npugraph_ex
@@ -61,7 +61,7 @@ def test_the_vendors_is_never_shadowed(first: bool, tmp_path: Path) -> None:
         except ImportError as error:
             print("refused", error)
         """
-    done = run(code, PYTHONPATH=paths)
+    done = run_code(code, PYTHONPATH=paths)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len([line for line in lines if line.startswith("refused")]) == (1 if first else 2)
@@ -74,7 +74,7 @@ def test_one_that_was_written_over_is_found(tmp_path: Path) -> None:
     facts = tmp_path / "torch_npu-2.13.0.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: torch_npu\nVersion: 2.13.0\n")
-    done = run("import torch_npu", PYTHONPATH=f"{BOTH}:{tmp_path}")
+    done = run_code("import torch_npu", PYTHONPATH=f"{BOTH}:{tmp_path}")
     assert done.returncode == 1
     assert "PluginTaken" in done.stderr
     assert str(tmp_path) in done.stderr
@@ -82,20 +82,20 @@ def test_one_that_was_written_over_is_found(tmp_path: Path) -> None:
 
 def test_the_environment_brings_the_device() -> None:
     code = "import torchair, torch, sys; print(torch.npu.device_count(), 'torch_npu' in sys.modules)"
-    done = run(code, TORCHAIR_SIM_NPU="1", TORCHAIR_SIM_DEVICES="2", TORCHAIR_SIM_MEMORY="1000000")
+    done = run_code(code, TORCHAIR_SIM_NPU="1", TORCHAIR_SIM_DEVICES="2", TORCHAIR_SIM_MEMORY="1000000")
     assert done.stdout.split() == ["2", "True"], done.stderr
-    assert run("import torchair, torch; assert not hasattr(torch, 'npu')").returncode == 0
-    done = run("import torchair", TORCHAIR_SIM_NPU="1", TORCHAIR_SIM_DEVICES="many")
+    assert run_code("import torchair, torch; assert not hasattr(torch, 'npu')").returncode == 0
+    done = run_code("import torchair", TORCHAIR_SIM_NPU="1", TORCHAIR_SIM_DEVICES="many")
     assert "TORCHAIR_SIM_DEVICES is not a number" in done.stderr
-    assert "neither on nor off" in run("import torchair", TORCHAIR_SIM_NPU="perhaps").stderr
+    assert "neither on nor off" in run_code("import torchair", TORCHAIR_SIM_NPU="perhaps").stderr
 
 
 def test_torch_brings_the_device_before_torchair_is_imported() -> None:
     """Scripts begin with `import torch` and `import torch_npu`: what torch calls is what installs it."""
     call = "from torchair_autoload import autoload; autoload(); import sys\n"
-    done = run(f"{call}import torch_npu; print(torch_npu.npu.device_count())", TORCHAIR_SIM_NPU="1")
+    done = run_code(f"{call}import torch_npu; print(torch_npu.npu.device_count())", TORCHAIR_SIM_NPU="1")
     assert done.stdout.split() == ["8"], done.stderr
-    done = run(f"{call}print('torchair' in sys.modules)", TORCHAIR_SIM_NPU="0")
+    done = run_code(f"{call}print('torchair' in sys.modules)", TORCHAIR_SIM_NPU="0")
     assert done.stdout.split() == ["False"], done.stderr
 
 
@@ -214,7 +214,7 @@ def test_errors_are_those_of_the_script(tmp_path: Path) -> None:
     ],
     ids=["script", "module", "nothing", "devices", "memory"],
 )
-def test_what_cannot_be_run_is_told(arguments: list[str], text: str, tmp_path: Path) -> None:
+def test_sim_command_reports_error_without_traceback(arguments: list[str], text: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("")
     done = sim(*arguments, folder=tmp_path)
     assert done.returncode == 2

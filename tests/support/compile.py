@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +12,11 @@ import torch
 
 import torchair
 from torchair.backend.pipeline import compile as backend
+from torchair.backend.pipeline import link
 from torchair.backend.specialize.size_buckets import GearProgram
 from torchair.capture import Runner
 from torchair.configs.option import assign
+from torchair.convert.base.report import ConversionReport
 from torchair.ge.graph import Graph, Op
 
 
@@ -42,36 +44,52 @@ class Seen:
 def watching() -> Iterator[Seen]:
     """Keep what compilations make in here."""
     seen = Seen()
-    to_ir, capture = backend.convert_to_ge, backend.capture
+    to_ir, capture = backend.convert_to_ir, link.capture
 
-    def keep_graph(*args: Any) -> Graph:
-        seen.graphs.append(to_ir(*args))
-        return seen.graphs[-1]
+    def keep_graph(*args: Any) -> tuple[Graph, ConversionReport]:
+        graph, report = to_ir(*args)
+        seen.graphs.append(graph)
+        return graph, report
 
     def keep_runner(*args: Any) -> Runner:
         seen.runners.append(capture(*args))
         return seen.runners[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend, "convert_to_ge", keep_graph)
-        patch.setattr(backend, "capture", keep_runner)
+        patch.setattr(backend, "convert_to_ir", keep_graph)
+        patch.setattr(link, "capture", keep_runner)
         yield seen
 
 
-def config_of(options: dict[str, Any], mode: str = "max-autotune") -> torchair.CompilerConfig:
-    """Options by path, for the program that runs its ops as they stand in the graph."""
+def make_config(
+    options: Mapping[str, Any] | None = None, mode: str = "max-autotune", codegen: str = "eager"
+) -> torchair.CompilerConfig:
+    """Return a config with options by path, such as `"debug.run_eagerly"`."""
     config = torchair.CompilerConfig()
     config.mode = mode
-    config.engine_config.codegen = "eager"
-    for path, value in options.items():
+    config.engine_config.codegen = codegen
+    for path, value in (options or {}).items():
         assign(config, path, value)
     return config
 
 
-def compiled(fn: Callable[..., Any], options: dict[str, Any], mode: str = "max-autotune", **rest: Any) -> Any:
-    """The function, compiled with these options."""
-    made = torchair.get_npu_backend(compiler_config=config_of(options, mode))
-    return torch.compile(fn, backend=made, **rest)
+def compile_fn(
+    fn: Callable[..., Any],
+    options: Mapping[str, Any] | None = None,
+    mode: str = "max-autotune",
+    codegen: str = "eager",
+    *,
+    reset: bool = False,
+    **how: Any,
+) -> Any:
+    """Compile a function or module with `make_config(options, mode, codegen)`.
+
+    With `reset`, Dynamo first forgets what it compiled. `how` goes to `torch.compile`.
+    """
+    if reset:
+        torch.compiler.reset()
+    backend = torchair.get_npu_backend(compiler_config=make_config(options, mode, codegen))
+    return torch.compile(fn, backend=backend, **how)
 
 
 def seen_with(options: dict[str, Any], fn: Callable[..., Any], *args: Any, **rest: Any) -> Seen:
@@ -79,7 +97,7 @@ def seen_with(options: dict[str, Any], fn: Callable[..., Any], *args: Any, **res
     torch.compiler.reset()
     theirs, ours = ([a.clone() if isinstance(a, torch.Tensor) else a for a in args] for _ in range(2))
     with watching() as seen, torch.no_grad():
-        got = compiled(fn, options, **rest)(*ours)
+        got = compile_fn(fn, options, **rest)(*ours)
     torch.testing.assert_close(got, fn(*theirs))
     torch.testing.assert_close(ours, theirs)
     return seen

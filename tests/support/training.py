@@ -26,15 +26,15 @@ def why_around(report: ConversionReport, calls: int) -> str:
 def backward_through_the_ir() -> Iterator[None]:
     """At least one backward graph is compiled inside, and in graph mode each is converted as a whole."""
     found: list[str] = []
-    compile_stage = backend.compile_stage
+    compile_graph = backend.compile_graph
 
-    def spied(gm: Any, stage: Any) -> Runner:
-        runner = compile_stage(gm, stage)
-        if stage.backward:
-            found.append("" if stage.settings.captures else why_around(runner.conversion, stage.calls))
+    def spied(gm: Any, ctx: Any) -> Runner:
+        runner = compile_graph(gm, ctx)
+        if ctx.request.is_backward:
+            found.append("" if ctx.settings.captures else why_around(runner.conversion, ctx.info.num_calls))
         return runner
 
-    with mock.patch.object(backend, "compile_stage", spied):
+    with mock.patch.object(backend, "compile_graph", spied):
         yield
     assert found, "no backward graph was compiled"
     assert not any(found), found

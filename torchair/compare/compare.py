@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from torchair.backend.dynamo.aot import compile_dynamo
+from torchair.backend.pipeline.context import CompileFxArgs
 from torchair.backend.settings.settings import Settings, checked, resolve_settings
 from torchair.compare.base.culprit import Culprit, LocatedMismatch
 from torchair.compare.base.graph_history import COMPILED, TRACE
@@ -217,9 +218,9 @@ class ComparisonBackend:
         self.backend = backend
 
     def _compile(
-        self, gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **facts: Any
+        self, gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, request: CompileFxArgs
     ) -> StageComparison:
-        comparison = compare_stages(gm, inputs, settings, self.options, **facts)
+        comparison = compare_stages(gm, inputs, settings, self.options, request)
         comparison.is_complete = self.is_complete
         comparison.before = self._save_tensors
         self.comparisons.append(comparison)

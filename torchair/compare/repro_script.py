@@ -95,7 +95,7 @@ def make_repro(comparison: StageComparison, *, dynamic: bool | None) -> str:
         parameters=", ".join(name for name, _ in given),
         body="\n".join(f"    {line}" for line in _body(part.gm)),
         inputs="\n".join(f"    {text}," for text in written),
-        config=_config(comparison.stage.settings.config),
+        config=_config(comparison.ctx.settings.config),
         dynamic="" if dynamic is None else f", dynamic={dynamic}",
     )
 
@@ -134,10 +134,10 @@ def _shows(comparison: StageComparison, part: Subgraph, args: list[Any]) -> bool
     """Return whether the same stage is the first wrong one for this part of the graph."""
     assert comparison.wrong is not None, "a mismatch was found"
     try:
-        history = trace_stages(part.gm, args, comparison.stage.settings)
+        history = trace_stages(part.gm, args, comparison.ctx.settings)
     except Exception:
         return False
-    step = first_wrong(history, RecordedCall(args, comparison.stage.device), comparison.options.judge)
+    step = first_wrong(history, RecordedCall(args, comparison.ctx.device), comparison.options.judge)
     return step is not None and step.name == comparison.wrong[0].stage
 
 

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.pipeline.compile import Stage, compile_fx, pass_context, promised, to_lowered
-from torchair.backend.pipeline.normalize import normalize_graph
+from torchair.backend.pipeline.compile import back_end, compile_fx, front_end
+from torchair.backend.pipeline.context import CompileFxArgs, Context, Fallbacks
+from torchair.backend.pipeline.ir import strip_outputs
+from torchair.backend.pipeline.plan import new_context
 from torchair.backend.settings.settings import Settings
 from torchair.capture import Runner
 from torchair.compare.base.check_replay import calls_of, other_inputs, run_calls
@@ -49,10 +51,10 @@ from torchair.core.source_location import source_of
 from torchair.core.torch_private.compilers.inductor import inductor_config
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import draws, written_by
+from torchair.fxgraph.fake_values import device_of
 from torchair.fxgraph.layout import root_of
 from torchair.fxgraph.placeholders import placeholders
 from torchair.ge.graph import Graph
-from torchair.passes import FX_PASSES, run
 
 GENERATORS = ("eager", "inductor", "native")
 NO_WORSE = 2.0
@@ -140,15 +142,10 @@ def wrong_fake_kernel(gm: fx.GraphModule, values: Values) -> LocatedMismatch | N
 
 
 def trace_stages(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> GraphHistory:
-    """Return the graphs of a compile, up to code generation."""
+    """The graphs of a compile, up to where code would be generated."""
     history = GraphHistory()
-    prepared, stage = normalize_graph(gm, inputs, settings)
-    stage.layouts = promised(prepared, {})
-    stage.observe = history
-    context = pass_context(stage)
-    stage.show("given", prepared)
-    run(FX_PASSES, prepared, context)
-    to_lowered(prepared, stage, context)
+    prepared, ctx = new_context(gm, inputs, settings, CompileFxArgs(observe=history))
+    back_end(front_end(prepared, ctx, strip_outputs(prepared, {})))
     return history
 
 
@@ -159,7 +156,7 @@ class StageComparison:
     gm: fx.GraphModule
     history: GraphHistory
     runner: Runner
-    stage: Stage
+    ctx: Context
     options: ComparisonOptions
     name: str = ""
     rows: list[StageRow] = field(default_factory=list[StageRow])
@@ -188,7 +185,7 @@ class StageComparison:
             with same_random(self.gm):
                 return self.runner.boxed(mine)
         if self.recorded is None:
-            random = random_state(self.stage.device)
+            random = random_state(self.ctx.device)
             self.examine(mine)
             set_random_state(random)
         outputs = run_fx(self.gm)(mine)
@@ -196,8 +193,8 @@ class StageComparison:
         return [out.detach() if isinstance(out, torch.nn.Parameter) else out for out in outputs]
 
     def examine(self, args: Sequence[Any]) -> None:
-        """Run all stages on copies of these arguments, and locate the error in the first wrong one."""
-        recorded = self.recorded = RecordedCall(args, self.stage.device)
+        """Run all stages on copies of these arguments; open the first that is wrong."""
+        recorded = self.recorded = RecordedCall(args, self.ctx.device)
         with same_random(self.gm):
             self._compare_steps(recorded)
             if self.wrong is None and not self.rng_differs:
@@ -301,7 +298,9 @@ class StageComparison:
         gm = self.history.given
         written = {root_of(target)[0] for node in gm.graph.nodes for target in written_by(node)}
         inputs = enumerate(placeholders(gm))
-        return [place for place, node in inputs if place not in self.stage.static or node in written]
+        return [
+            place for place, node in inputs if place not in self.ctx.request.static_inputs or node in written
+        ]
 
     def _compare_runner(self, recorded: RecordedCall) -> None:
         """Compare the program alone, on these and on other arguments, and then each call of its runner."""
@@ -310,13 +309,13 @@ class StageComparison:
         def directly(args: list[Any]) -> list[Any]:
             return program(with_lists(lists, args))
 
-        others = RecordedCall(other_inputs(self.runner, run_fx(self.gm), recorded), self.stage.device)
+        others = RecordedCall(other_inputs(self.runner, run_fx(self.gm), recorded), self.ctx.device)
         others.random = recorded.random
         for title, where in (("", recorded), (", other inputs", others)):
             row = self._program_row(f"compiled by {program.kind}{title}", where, directly)
             if not row.ok:
                 culprit = Culprit(COMPILED, program.kind)
-                mismatch = searched(partial(self._blame_code, where), culprit)
+                mismatch = searched(partial(self._locate_in_code, where), culprit)
                 if not self._is_other_random_order(mismatch):
                     self.wrong = row, mismatch
                 return
@@ -349,14 +348,14 @@ class StageComparison:
         if step.kind in (FX_PASS, GE_PASS):
             return locate_in_pass(self.history.before(step), step, recorded, judge, self.made_from)
         if step.kind == CONVERSION:
-            assert isinstance(graph, Graph), "conversion returns a GE graph"
-            return locate_wrong_converter(graph, self.made_from, recorded, judge, self.stage.settings)
+            assert isinstance(graph, Graph), "conversion makes a GE graph"
+            return locate_wrong_converter(graph, self.made_from, recorded, judge, self.ctx.settings)
         assert step.kind == LOWERING, f"a stage of kind {step.kind} cannot be wrong"
         return locate_wrong_lowering(
-            LoweredGraph(self.history.last(Graph), self.made_from, self.stage), recorded, judge
+            LoweredGraph(self.history.last(Graph), self.made_from, self.ctx), recorded, judge
         )
 
-    def _blame_code(self, recorded: RecordedCall) -> LocatedMismatch:
+    def _locate_in_code(self, recorded: RecordedCall) -> LocatedMismatch:
         program = self.runner.program
         lowered = next(
             (s.graph for s in self.history.steps if s.kind == LOWERING), self.history.last(fx.GraphModule)
@@ -365,9 +364,9 @@ class StageComparison:
             return LocatedMismatch(
                 Culprit(COMPILED, program.kind, "the graph is right op by op"), graph=self.made_from
             )
-        settings = replace(self.stage.settings, codegen=program.kind)
-        stage = replace(self.stage, settings=settings)
-        generator = Recompiler(lowered, recorded.values(lowered).values, stage, self.options.judge)
+        settings = replace(self.ctx.settings, codegen=program.kind)
+        ctx = replace(self.ctx, settings=settings)
+        generator = Recompiler(lowered, recorded.values(lowered).values, ctx, self.options.judge)
         mismatch = locate_wrong_code(generator, recorded, program)
         return replace(mismatch, node=self._fx_node(mismatch.node))
 
@@ -393,21 +392,24 @@ class StageComparison:
 
 
 def compare_stages(
-    gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, options: ComparisonOptions, **facts: Any
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    settings: Settings,
+    options: ComparisonOptions,
+    request: CompileFxArgs,
 ) -> StageComparison:
-    """Compile a graph of AOTAutograd as the backend does, and keep every stage."""
+    """Compile a graph of AOTAutograd's as the backend does, and keep every stage."""
     history = GraphHistory()
-    _, stage = normalize_graph(gm, inputs, settings)
-    arguments = {name: fact for name, fact in facts.items() if name != "files"}
-    random = random_state(stage.device)
+    request = replace(request, debug_files=None, has_guards=True)
+    random = random_state(device_of(gm))
     with same_random(gm):
-        runner = compile_fx(gm, inputs, settings, observe=history, **arguments)
+        runner = compile_fx(gm, inputs, settings, replace(request, observe=history))
     set_random_state(random)
     history.is_closed = True
-    stage.static, stage.names = tuple(facts.get("static", ())), tuple(facts.get("names", ()))
-    stage.backward, stage.is_inference = bool(facts.get("backward")), bool(facts.get("is_inference", True))
-    stage.guarded, stage.detours.without_ir = True, not history.has(CONVERSION)
-    return StageComparison(copy_graph(gm), history, runner, stage, options, runner.strategy.name)
+    # As it was compiled in the end: without the IR, if there was none.
+    fallbacks = Fallbacks(without_ir=not history.has(CONVERSION))
+    _, ctx = new_context(gm, inputs, settings, replace(request, buckets=None), fallbacks=fallbacks)
+    return StageComparison(copy_graph(gm), history, runner, ctx, options, runner.strategy.name)
 
 
 def same_random(gm: fx.GraphModule) -> contextlib.AbstractContextManager[Any]:

@@ -44,14 +44,16 @@ class OptionTree(JsonForm):
         "User-defined FX pass, called as `f(gm, example_inputs, config)` before the built-in passes.",
         Function(),
         flat="post_grad_custom_pre_pass",
-        effect="tests/integration/test_option_effects.py::test_users_passes",
+        effect=""
+        "tests/integration/test_option_effects.py::test_custom_pass_runs_before_or_after_builtin_passes",
     )
     post_grad_custom_post_pass = Option(
         None,
         "User-defined FX pass, called as `f(gm, example_inputs, config)` after the built-in passes.",
         Function(),
         flat="post_grad_custom_post_pass",
-        effect="tests/integration/test_option_effects.py::test_users_passes",
+        effect=""
+        "tests/integration/test_option_effects.py::test_custom_pass_runs_before_or_after_builtin_passes",
     )
     debug = Nested(DebugConfig)
     export = Nested(ExportConfig)

@@ -15,6 +15,7 @@ from torch import nn
 
 import npugraph_ex
 import torchair
+from tests.support.compile import compile_fn, make_config
 from torchair.backend.cache import key
 from torchair.backend.cache.key import CompileArgs, facts_of
 from torchair.backend.diagnose.explain import RuleFacts
@@ -50,15 +51,6 @@ def apart(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.exp(a) * torch.exp(b)
 
 
-def config_of(mode: str = MODES[0], **options: Any) -> torchair.CompilerConfig:
-    config = torchair.CompilerConfig()
-    config.mode = mode
-    for path, value in options.items():
-        group, name = path.split("__")
-        setattr(getattr(config, group), name, value)
-    return config
-
-
 def rules(fn: Callable[..., Any], *args: Any, config: Any = None) -> list[RuleFacts]:
     return torchair.explain(fn, *args, compiler_config=config).rules
 
@@ -86,10 +78,10 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", CASES)
-def test_reasons(name: str, mode: str) -> None:
+def test_explain_gives_reason_for_each_pattern(name: str, mode: str) -> None:
     fn, why = CASES[name]
     torchair.register_replacement(add_exp, apart, (T, T))
-    (found,) = rules(fn, X, Y, config=config_of(mode))
+    (found,) = rules(fn, X, Y, config=make_config(mode=mode, codegen="auto"))
     assert found.rule == f"add_exp (test_explain.py:{add_exp.__code__.co_firstlineno})"
     assert found.fired == (2 if name == "fired" else 0)
     assert why in found.why
@@ -98,7 +90,7 @@ def test_reasons(name: str, mode: str) -> None:
         assert Path(__file__).name in found.source
 
 
-def test_it_is_told_as_text() -> None:
+def test_explanation_prints_as_text() -> None:
     torchair.register_replacement(add_exp, apart, (T, T))
     text = str(torchair.explain(lambda x, y: torch.exp(x - y), X, Y))
     assert "Replacements of patterns" in text
@@ -111,14 +103,14 @@ def test_who_has_no_rules_reads_nothing_of_them() -> None:
     assert "Replacements" not in str(torchair.explain(torch.exp, X))
 
 
-def test_a_check_that_said_no() -> None:
+def test_explain_reports_failed_check() -> None:
     torchair.register_replacement(add_exp, apart, (T, T), extra_check=lambda match: False)
     (found,) = rules(lambda x, y: (torch.exp(x + y), torch.exp(y + x)), X, Y)
     assert found.why == "extra_check said no (2 times)"
     assert "test_explain.py" in found.source
 
 
-def test_other_numbers() -> None:
+def test_explain_names_the_constant_that_differs() -> None:
     torchair.register_replacement(lambda a: torch.exp(a + 1), lambda a: torch.exp(a) * torch.e, [T])
     (found,) = rules(lambda x: torch.exp(x + 2), X)
     assert found.why.startswith("add has 2, expected 1")
@@ -152,15 +144,15 @@ def test_a_replacement_that_gives_something_else() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"experimental_config__pattern_fusion_pass": False}, "switched off: pattern_fusion_pass=False"),
-        ({"ge_config__optimization_switch": "add_exp:off"}, "switched off by name (add_exp:off)"),
-        ({"ge_config__optimization_switch": "apply_pattern_passes:off"}, "apply_pattern_passes:off"),
-        ({"ge_config__oo_level": "O1"}, "switched off with all fusions"),
+        ({"experimental_config.pattern_fusion_pass": False}, "switched off: pattern_fusion_pass=False"),
+        ({"ge_config.optimization_switch": "add_exp:off"}, "switched off by name (add_exp:off)"),
+        ({"ge_config.optimization_switch": "apply_pattern_passes:off"}, "apply_pattern_passes:off"),
+        ({"ge_config.oo_level": "O1"}, "switched off with all fusions"),
     ],
 )
-def test_switched_off(options: dict[str, Any], why: str) -> None:
+def test_explain_names_the_option_that_disables_a_rule(options: dict[str, Any], why: str) -> None:
     torchair.register_replacement(add_exp, apart, (T, T))
-    (found,) = rules(add_exp, X, Y, config=config_of(**options))
+    (found,) = rules(add_exp, X, Y, config=make_config(options, codegen="auto"))
     assert found.fired == 0
     assert why in found.why
 
@@ -186,11 +178,6 @@ def test_rules_of_the_other_package() -> None:
 # Compiles
 
 
-def compiled(fn: Callable[..., Any], mode: str = MODES[0], **how: Any) -> Callable[..., Any]:
-    config = config_of(mode, engine_config__codegen="eager")
-    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), **how)
-
-
 @pytest.mark.parametrize(("mode", "log"), [(MODES[0], logger), (MODES[1], capture_logger)])
 def test_a_rule_that_does_not_fire_is_one_line(
     mode: str, log: Any, capsys: pytest.CaptureFixture[str]
@@ -198,7 +185,7 @@ def test_a_rule_that_does_not_fire_is_one_line(
     torchair.register_replacement(add_exp, apart, (T, T))
     log.setLevel(logging.INFO)
     try:
-        compiled(lambda x, y: torch.exp(x - y), mode)(X, Y)
+        compile_fn(lambda x, y: torch.exp(x - y), mode=mode)(X, Y)
     finally:
         log.setLevel(logging.ERROR)
     lines = [line for line in capsys.readouterr().out.splitlines() if "the replacement add_exp" in line]
@@ -219,7 +206,7 @@ def silu_back(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 silu_back.register_fake(lambda gradient, x: torch.empty_like(x))
 
 
-def test_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rule_fires_in_backward_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward are two graphs; a rule fires in either."""
     torchair.register_replacement(
         lambda g, x: torch.ops.aten.silu_backward(g, x), lambda g, x: silu_back(g, x), (T, T)
@@ -231,7 +218,7 @@ def test_training(monkeypatch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
     ours, theirs = (X.clone().requires_grad_() for _ in range(2))
     RAN.clear()
-    compiled(lambda x: torch.nn.functional.silu(x).sum(), MODES[1])(ours).backward()
+    compile_fn(lambda x: torch.nn.functional.silu(x).sum(), mode=MODES[1])(ours).backward()
     torch.nn.functional.silu(theirs).sum().backward()
     assert RAN == ["backward"]
     assert len(seen) == 1
@@ -259,7 +246,7 @@ def test_numbers_of_modules_are_found_when_sizes_are_dynamic() -> None:
     torchair.register_replacement(lambda x, n: torch.exp(x * n), put, [T, 7.25])
     seen.clear()
     model = Scaled(0.5)
-    fn = compiled(model, dynamic=True)
+    fn = compile_fn(model, dynamic=True)
     for scale in (0.5, 1.5):
         model.scale = scale
         torch.testing.assert_close(fn(X), torch.exp(X * scale))
@@ -273,11 +260,11 @@ def test_a_rule_that_comes_later_acts_in_the_next_compile() -> None:
         ran.append(1)
         return apart(a, b)
 
-    torch.testing.assert_close(compiled(add_exp)(X, Y), add_exp(X, Y))
+    torch.testing.assert_close(compile_fn(add_exp)(X, Y), add_exp(X, Y))
     torchair.register_replacement(add_exp, put, (T, T))
     ran.clear()
     torch._dynamo.reset()
-    torch.testing.assert_close(compiled(add_exp)(X, Y), add_exp(X, Y))
+    torch.testing.assert_close(compile_fn(add_exp)(X, Y), add_exp(X, Y))
     assert ran
 
 

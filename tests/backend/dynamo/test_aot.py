@@ -79,13 +79,13 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_equals_eager(name: str, backend: str) -> None:
+def test_direct_call_equals_eager(name: str, backend: str) -> None:
     function, make = ROWS[name]
     got, want = both(function, backend, make)
     torch.testing.assert_close(got, want)
 
 
-def test_under_autocast(backend: str) -> None:
+def test_direct_call_under_autocast_equals_eager(backend: str) -> None:
     run = torch.compile(lambda a, b: a @ b, backend=backend, options=PLAIN)
     a, b = torch.randn(4, 4), torch.randn(4, 4)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):

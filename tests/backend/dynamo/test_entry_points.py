@@ -346,7 +346,7 @@ def test_an_input_is_updated_in_place(mode: str) -> None:
         assert mine.data_ptr() == address
 
 
-def test_a_mode_mismatch_is_said_once_with_path_and_value() -> None:
+def test_mode_mismatch_warns_once_with_path_and_value() -> None:
     cfg = torchair.CompilerConfig()
     cfg.debug.aclgraph.clone_input = False
     with pytest.warns(UserWarning, match="config.debug.aclgraph.clone_input:False"):
@@ -393,9 +393,7 @@ def through_explain(strict: bool) -> None:
 @pytest.mark.parametrize(
     "door", [through_options, through_the_mode, through_the_backend, through_the_compiler, through_explain]
 )
-def test_an_option_of_the_other_mode_is_told_at_every_door(
-    door: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_option_of_other_mode_warns_at_every_entry_point(door: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(STRICT, raising=False)
     with pytest.warns(DegradedWarning, match="option .* has no effect: .* mode does not read it") as said:
         door(False)
@@ -408,7 +406,7 @@ def test_an_option_of_the_other_mode_is_told_at_every_door(
     assert isinstance(getattr(caught.value, "inner_exception", caught.value), Degraded)
 
 
-def test_what_the_backend_said_the_compilation_does_not_say_again() -> None:
+def test_compilation_does_not_repeat_backend_warning() -> None:
     cfg = config()
     cfg.debug.aclgraph.clone_input = False
     with pytest.warns(UserWarning, match="config.debug.aclgraph.clone_input:False") as said:

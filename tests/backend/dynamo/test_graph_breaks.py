@@ -55,7 +55,7 @@ EXPECTED = {
 }
 
 
-def run(value: str) -> subprocess.CompletedProcess[str]:
+def run_with_breaks(value: str) -> subprocess.CompletedProcess[str]:
     return python(["-c", SCRIPT], BREAK_GRAPH_OP_LIST=value)
 
 
@@ -64,13 +64,13 @@ QUICK = "setitem, nn.conv3d"
 
 @pytest.mark.parametrize("value", [QUICK, *(slow(value) for value in EXPECTED if value != QUICK)])
 def test_graphs_break_there_and_nowhere_else(value: str) -> None:
-    done = run(value)
+    done = run_with_breaks(value)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == f"breaks {EXPECTED[value]}"
 
 
 def test_another_name_is_refused() -> None:
-    done = run("SLICE,NN.CONV4D")
+    done = run_with_breaks("SLICE,NN.CONV4D")
     assert done.returncode != 0
     assert "NN.CONV4D" in done.stderr
     assert "SETITEM" in done.stderr, "what there is"

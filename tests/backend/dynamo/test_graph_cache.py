@@ -76,7 +76,7 @@ def new_process(
     return torch.compile(function, backend=torchair.get_npu_backend(compiler_config=config), dynamic=dynamic)
 
 
-def net() -> nn.Module:
+def normed_layer() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)).eval()
 
 
@@ -87,7 +87,7 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_the_next_process_compiles_nothing(mode: str, dynamic: bool, counted: Counted) -> None:
     with torch.no_grad():
-        for model in (net(), net(), net()):
+        for model in (normed_layer(), normed_layer(), normed_layer()):
             run = new_process(model, mode, dynamic)
             for x in (X, X[:3]) if dynamic else (X,):
                 for _ in range(3):
@@ -287,7 +287,7 @@ def as_silu(by: int) -> Callable[..., Any]:
     return torch.compiler.allow_in_graph(silu)
 
 
-def test_who_only_says_to_be_of_torch(counted: Counted) -> None:
+def test_object_that_claims_torch_module_is_not_trusted(counted: Counted) -> None:
     for by in (2, 3):
         called = as_silu(by)
         torch.testing.assert_close(new_process(lambda x, called=called: called(x))(X), X * by)
@@ -347,7 +347,7 @@ def test_what_is_not_kept(
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
 ) -> None:
-    model, mode, options, x = net(), "max-autotune", dict[str, Any](), X.clone()
+    model, mode, options, x = normed_layer(), "max-autotune", dict[str, Any](), X.clone()
     function: Any = model
     changed: Any = contextlib.nullcontext()
     match why:
@@ -383,7 +383,7 @@ def test_what_is_not_kept(
     assert not [path for path in (tmp_path / "programs").rglob("*") if path.is_file()]
 
 
-def test_what_was_less_than_promised_is_compiled_and_told_again(counted: Counted) -> None:
+def test_degraded_graph_is_recompiled_and_warns_again(counted: Counted) -> None:
     counted.after = lambda made: made.kept.runner.strategy.compiled.degradations.add("it could be better")
     for _ in range(2):
         with torch.no_grad(), pytest.warns(DegradedWarning, match="it could be better"):
@@ -401,7 +401,7 @@ def test_passes_that_are_switched_in_a_file(counted: Counted, tmp_path: Path) ->
     assert counted.graphs == 2
 
 
-def test_what_fails_before_autograd_is_told_again(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_pre_grad_pass_warns_again(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: Any) -> Any:
         raise PassFailed(Step(lambda *_: 0, name="a_pass"), ValueError("it fails"))
 
@@ -428,7 +428,7 @@ def test_warnings_name_the_line_of_this_process(counted: Counted) -> None:
             new_process(second)(X)
     assert counted.graphs == 1
     line = second.__code__.co_firstlineno + 1
-    with pytest.warns(DegradedWarning, match=rf"test_warm.py:{line}"):
+    with pytest.warns(DegradedWarning, match=rf"test_graph_cache.py:{line}"):
         found[0].kept.runner.strategy.compiled.degradations.add("it is slow", here=True)
 
 
@@ -490,7 +490,7 @@ def test_the_better_program_is_what_is_kept(
 ) -> None:
     builds = Quick()
     monkeypatch.setattr(scheduler, "compile_in_worker", builds)
-    model = net()
+    model = normed_layer()
     with torch.no_grad():
         run = new_process(model, engine_config__codegen="auto")
         for _ in range(2):
@@ -531,7 +531,7 @@ def test_a_build_that_failed_is_tried_again(counted: Counted, monkeypatch: pytes
 
 
 def test_what_cannot_be_loaded_is_compiled(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = net()
+    model = normed_layer()
     with torch.no_grad():
         new_process(model)(X)
         own = program_cache.ProgramCacheEntry.get

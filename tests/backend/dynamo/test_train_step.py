@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchair
 from tests.models.zoo import GROUPED, VOCAB
-from tests.support.compile import Seen, compiled, config_of, watching
+from tests.support.compile import Seen, compile_fn, make_config, watching
 from tests.support.simulated_device import SimulatedDevice
 from torchair.backend.dynamo.train_step import GradientAccumulation, accumulate_grad
 from torchair.backend.settings.settings import PATIENCE, resolve_settings
@@ -86,7 +86,7 @@ def trained(model: nn.Module, batches: list[Any], mode: str, **rest: Any) -> See
     twin = copy.deepcopy(model)
     wanted = steps(twin, twin, batches, is_joint=False)
     with watching() as seen:
-        got = steps(model, compiled(model, {JOINT: True}, mode, **rest), batches, is_joint=True)
+        got = steps(model, compile_fn(model, {JOINT: True}, mode, **rest), batches, is_joint=True)
     torch.testing.assert_close(got, wanted)
     torch.testing.assert_close(model.state_dict(), twin.state_dict())
     for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
@@ -114,12 +114,12 @@ def test_a_step_is_one_graph(kind: Any, batch: Any, mode: str) -> None:
 def test_without_the_option_there_are_two_graphs() -> None:
     model = Picture()
     with watching() as seen:
-        compiled(model, {})(*pictures(4))[0].backward()
+        compile_fn(model, {})(*pictures(4))[0].backward()
     assert len(seen.runners) == 2
 
 
 @EACH_MODE
-def test_sizes_vary(mode: str) -> None:
+def test_train_step_with_varying_batch_uses_one_runner(mode: str) -> None:
     seen = trained(Picture(), [pictures(rows) for rows in (4, 6, 3)], mode, dynamic=True)
     assert len(seen.runners) == 1
 
@@ -151,7 +151,7 @@ def two_losses(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("index", [1, 3])
 def test_the_index_of_the_loss(index: int, mode: str) -> None:
     x, w = torch.randn(3, 4), torch.randn(4, 2, requires_grad=True)
-    got = compiled(two_losses, {JOINT: True, INDEX: index}, mode)(x, w)
+    got = compile_fn(two_losses, {JOINT: True, INDEX: index}, mode)(x, w)
     wanted = two_losses(x, w)
     torch.testing.assert_close(got, tuple(each.detach() for each in wanted))
     (gradient,) = torch.autograd.grad(wanted[index], w)
@@ -161,7 +161,7 @@ def test_the_index_of_the_loss(index: int, mode: str) -> None:
 
 def test_without_an_index_the_loss_is_the_only_scalar() -> None:
     x, w = torch.randn(3, 4), torch.randn(4, 2, requires_grad=True)
-    compiled(lambda x, w: two_losses(x, w)[:3], {JOINT: True, INDEX: None})(x, w)
+    compile_fn(lambda x, w: two_losses(x, w)[:3], {JOINT: True, INDEX: None})(x, w)
     (gradient,) = torch.autograd.grad(two_losses(x, w)[1], w)
     torch.testing.assert_close(w.grad, gradient)
 
@@ -169,18 +169,18 @@ def test_without_an_index_the_loss_is_the_only_scalar() -> None:
 def test_a_batch_of_one_has_one_loss_still() -> None:
     """Its other results have one number, too."""
     x, w = torch.randn(1, 4), torch.randn(4, 1, requires_grad=True)
-    compiled(lambda x, w: ((made := x @ w), made.square().mean()), {JOINT: True, INDEX: None})(x, w)
+    compile_fn(lambda x, w: ((made := x @ w), made.square().mean()), {JOINT: True, INDEX: None})(x, w)
     torch.testing.assert_close(w.grad, 2 * (x @ w.detach()) * x.t())
 
 
-def test_a_result_whose_size_nobody_knows_is_no_loss() -> None:
+def test_result_of_unknown_size_is_not_the_loss() -> None:
     def fn(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         made = x @ w
         return made.sum(), made[made > 0]
 
     x, w = torch.randn(3, 4), torch.randn(4, 2, requires_grad=True)
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        got = compiled(fn, {JOINT: True})(x, w)
+        got = compile_fn(fn, {JOINT: True})(x, w)
     torch.testing.assert_close(got, tuple(each.detach() for each in fn(x, w)))
     torch.testing.assert_close(w.grad, x.sum(0)[:, None].expand(4, 2))
 
@@ -193,7 +193,7 @@ def test_the_index_counts_what_is_computed_once() -> None:
         other = w.sin().sum()
         return x, 3, other, other, (x * w.square()).sum()
 
-    compiled(fn, {JOINT: True, INDEX: 1})(x, w)
+    compile_fn(fn, {JOINT: True, INDEX: 1})(x, w)
     torch.testing.assert_close(w.grad, 2 * w.detach() * x)
 
 
@@ -209,19 +209,19 @@ def test_the_index_counts_what_is_computed_once() -> None:
 def test_an_output_that_is_no_loss_is_refused(index: int | None, said: str) -> None:
     x, w = torch.randn(3, 4), torch.randn(4, 2, requires_grad=True)
     with pytest.raises(Exception, match=f"(?s){said}") as caught:
-        compiled(two_losses, {JOINT: True, INDEX: index})(x, w)
+        compile_fn(two_losses, {JOINT: True, INDEX: index})(x, w)
     assert isinstance(getattr(caught.value, "inner_exception", caught.value), BadOption)
     assert w.grad is None
 
 
-def test_an_index_without_a_joint_graph_is_told() -> None:
+def test_loss_index_without_joint_graph_warns() -> None:
     with pytest.warns(DegradedWarning, match="aot_config_enable_joint_graph is not set"):
-        assert not resolve_settings(config_of({INDEX: 1})).joint_graph
+        assert not resolve_settings(make_config({INDEX: 1})).joint_graph
 
 
 def test_a_graph_that_is_given_has_no_gradients() -> None:
     gm = torch.fx.symbolic_trace(lambda x: (torch.ops.aten.sin.default(x),))
-    compiler = torchair.get_compiler(config_of({JOINT: True}))
+    compiler = torchair.get_compiler(make_config({JOINT: True}))
     with pytest.warns(DegradedWarning, match="aot_config_enable_joint_graph=True has no effect"):
         compiler(gm, [torch.ones(3)])
 
@@ -229,7 +229,7 @@ def test_a_graph_that_is_given_has_no_gradients() -> None:
 @pytest.mark.parametrize("value", ["loss", -1, 0.5])
 def test_an_index_is_a_number(value: Any) -> None:
     with pytest.raises(BadOption, match=INDEX):
-        config_of({INDEX: value})
+        make_config({INDEX: value})
 
 
 def test_a_model_in_two_graphs_has_no_loss_in_the_first() -> None:
@@ -239,12 +239,12 @@ def test_a_model_in_two_graphs_has_no_loss_in_the_first() -> None:
         return made.square().mean()
 
     with pytest.raises(Exception, match="fullgraph=True"):
-        compiled(fn, {JOINT: True})(torch.randn(3, 4), torch.randn(4, 2, requires_grad=True))
+        compile_fn(fn, {JOINT: True})(torch.randn(3, 4), torch.randn(4, 2, requires_grad=True))
 
 
 def test_a_loss_has_no_second_backward() -> None:
     w = torch.randn(4, requires_grad=True)
-    loss = compiled(lambda w: w.square().sum(), {JOINT: True})(w)
+    loss = compile_fn(lambda w: w.square().sum(), {JOINT: True})(w)
     assert (loss.requires_grad, loss.grad_fn) == (False, None)
     with pytest.raises(NotPossible, match=r"leave out loss\.backward\(\)"):
         loss.backward()
@@ -253,7 +253,7 @@ def test_a_loss_has_no_second_backward() -> None:
 
 def test_a_loss_is_saved_like_any_tensor() -> None:
     w = torch.randn(4, requires_grad=True)
-    loss = compiled(lambda w: w.square().sum(), {JOINT: True})(w)
+    loss = compile_fn(lambda w: w.square().sum(), {JOINT: True})(w)
     file = io.BytesIO()
     torch.save({"loss": loss}, file)
     assert b"torchair" not in file.getvalue()
@@ -298,7 +298,7 @@ def test_gradients_add_up_and_hooks_are_called(mode: str) -> None:
     def fn(x: Tensor, w: Tensor) -> Tensor:
         return (x * w).sin().sum()
 
-    run = compiled(fn, {JOINT: True}, mode)
+    run = compile_fn(fn, {JOINT: True}, mode)
     for _ in range(3):
         run(first.exp(), w)
         fn(twins[0].exp(), twins[1]).backward()
@@ -308,7 +308,9 @@ def test_gradients_add_up_and_hooks_are_called(mode: str) -> None:
 
 def test_what_the_loss_does_not_depend_on_has_no_gradient() -> None:
     model = nn.Linear(4, 4)
-    compiled(lambda x: (x @ model.weight.t()).sum() + model.bias.detach().sum(), {JOINT: True})(torch.ones(4))
+    compile_fn(lambda x: (x @ model.weight.t()).sum() + model.bias.detach().sum(), {JOINT: True})(
+        torch.ones(4)
+    )
     assert model.weight.grad is not None
     assert model.bias.grad is None
 
@@ -323,7 +325,7 @@ def test_inference_stays_inference(why: str, mode: str) -> None:
 
     model.requires_grad_(why != "frozen")
     with watching() as seen, torch.set_grad_enabled(why != "no_grad"):
-        got = compiled(fn, {JOINT: True}, mode)(x)
+        got = compile_fn(fn, {JOINT: True}, mode)(x)
     torch.testing.assert_close(got, fn(x).detach())
     assert len(seen.runners) == 1
     assert model.weight.grad is None
@@ -340,7 +342,7 @@ def test_random_numbers_are_drawn_once() -> None:
     torch.manual_seed(7)
     (wanted,) = torch.autograd.grad(fn(x, w), w)
     torch.manual_seed(7)
-    compiled(fn, {JOINT: True})(x, w)
+    compile_fn(fn, {JOINT: True})(x, w)
     torch.testing.assert_close(w.grad, wanted)
 
 
@@ -361,7 +363,7 @@ def test_what_is_checkpointed_is_computed_again(mode: str) -> None:
     torch.manual_seed(7)
     (wanted,) = torch.autograd.grad(checkpointed(x, w), w)
     torch.manual_seed(7)
-    compiled(checkpointed, {JOINT: True, "post_grad_custom_pre_pass": look}, mode)(x, w)
+    compile_fn(checkpointed, {JOINT: True, "post_grad_custom_pre_pass": look}, mode)(x, w)
     torch.testing.assert_close(w.grad, wanted)
     assert (calls["aten.exp.default"], calls["aten.bernoulli.p"] + calls["aten.native_dropout.default"]) == (
         2,
@@ -369,14 +371,14 @@ def test_what_is_checkpointed_is_computed_again(mode: str) -> None:
     )
 
 
-def test_a_checkpoint_that_cannot_be_computed_again_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_that_is_not_recomputed_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_private, "_remat", torch_private.LazyModule("torch.no_such_module"))
     with pytest.warns(DegradedWarning, match="what is checkpointed is kept"):
-        compiled(checkpointed, {JOINT: True})(torch.randn(4), torch.randn(4, requires_grad=True))
+        compile_fn(checkpointed, {JOINT: True})(torch.randn(4), torch.randn(4, requires_grad=True))
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_autocast(inside: bool) -> None:
+def test_train_step_backward_runs_outside_autocast(inside: bool) -> None:
     """Backward runs without it, as outside of its block."""
     x, w = torch.randn(3, 4), torch.randn(4, 2, requires_grad=True)
 
@@ -386,7 +388,7 @@ def test_autocast(inside: bool) -> None:
 
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not inside):
         wanted_loss = fn(x, w)
-        got_loss = compiled(fn, {JOINT: True})(x, w)
+        got_loss = compile_fn(fn, {JOINT: True})(x, w)
     (wanted,) = torch.autograd.grad(wanted_loss, w)
     torch.testing.assert_close(got_loss, wanted_loss.detach())
     torch.testing.assert_close(w.grad, wanted)
@@ -405,7 +407,7 @@ def test_views_and_writes() -> None:
 
     wanted = fn(w, twin, twin)
     (gradient,) = torch.autograd.grad(wanted[0], w)
-    got = compiled(fn, {JOINT: True})(w, state, state)
+    got = compile_fn(fn, {JOINT: True})(w, state, state)
     torch.testing.assert_close(list(got), [each.detach() for each in wanted])
     torch.testing.assert_close((state, w.grad), (twin, gradient))
     assert got[1].data_ptr() == state.data_ptr()

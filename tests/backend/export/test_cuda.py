@@ -19,7 +19,7 @@ DEVICES = ("cpu", "cuda")
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_families(row: Row, dynamic: bool, tmp_path: Path) -> None:
+def test_exported_family_replays_in_one_launch(row: Row, dynamic: bool, tmp_path: Path) -> None:
     """Written where there need be no GPU, and replayed there."""
     model = row.model().eval()
     exported(model, tmp_path, dynamic=dynamic, **row.feed(row.shapes[0]))

@@ -15,6 +15,7 @@ from torch import nn
 
 import torchair
 from tests.backend.export.test_round_trip import exported
+from tests.support.models import mlp
 from torchair.__main__ import main
 from torchair.backend.export import cluster_config as cluster
 from torchair.core.errors import BadGraph, BadPath, NotInThisMode, NotPossible
@@ -28,7 +29,7 @@ from torchair.ge.proto.write import to_bytes
 
 @pytest.fixture
 def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).eval()
+    return mlp(4, 8, 2)
 
 
 X = torch.randn(3, 4)
@@ -170,7 +171,9 @@ def test_templates_for_several_devices() -> None:
     assert numa["cluster"][0]["cluster_nodes"][0]["item_list"] == [{"item_id": 0}, {"item_id": 1}]
 
 
-def test_commands(net: nn.Module, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_and_run_commands_read_a_graph_file(
+    net: nn.Module, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     exported(net, tmp_path, X)
     np.save(tmp_path / "x.npy", X.numpy())
     asked = [str(tmp_path / "net.air"), "--input", str(tmp_path / "x.npy"), "--save", str(tmp_path / "out")]

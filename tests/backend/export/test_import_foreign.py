@@ -33,7 +33,7 @@ def floats(tensor: torch.Tensor) -> bytes:
     return tensor.numpy().tobytes()
 
 
-def test_any_order(tmp_path: Path) -> None:
+def test_import_accepts_ops_and_inputs_in_any_order(tmp_path: Path) -> None:
     """Ops before what they read, inputs in no order, control edges first and last."""
     main = Build()
     main.output("sum:0")
@@ -93,7 +93,7 @@ def test_tags_of_lists(tmp_path: Path, val_type: int) -> None:
         load(tmp_path, main)
 
 
-def test_internal_formats(tmp_path: Path) -> None:
+def test_import_reads_internal_formats(tmp_path: Path) -> None:
     """Sizes in attributes where the descriptor has none; formats as numbers everywhere."""
     main = Build()
     data = main.data("x", 0, [])
@@ -192,7 +192,7 @@ def caller(type: str, first: dict[str, str], outputs: tuple[str, ...], *parts: s
     return main
 
 
-def test_if(tmp_path: Path) -> None:
+def test_import_runs_if(tmp_path: Path) -> None:
     main = caller("If", {"cond": "n:0", "input0": "a:0", "input1": "b:0"}, ("output0",), "then", "else")
     # One branch takes its inputs the other way round.
     loaded = load(tmp_path, main, branch("then", "Sub"), branch("else", "Sub", parents=(2, 1)))
@@ -214,7 +214,7 @@ def test_a_branch_need_not_read_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_case(tmp_path: Path, count: int) -> None:
+def test_import_runs_case(tmp_path: Path, count: int) -> None:
     types = ("Add", "Sub", "Mul", "Maximum")[:count]
     main = caller("Case", {"branch_index": "n:0", "input0": "a:0", "input1": "b:0"}, ("output0",), *types)
     loaded = load(tmp_path, main, *(branch(type, type) for type in types))
@@ -234,7 +234,7 @@ def test_calls_are_inlined(tmp_path: Path, type: str) -> None:
     assert not {op.type for op in loaded.graph.ops} & {type}
 
 
-def test_while(tmp_path: Path) -> None:
+def test_import_runs_while(tmp_path: Path) -> None:
     """`for i in range(n): x = x + x`, with a counter that is a constant at first."""
     main = Build()
     main.data("n", 0, [], "INT32")
@@ -267,7 +267,7 @@ def test_while(tmp_path: Path) -> None:
 # What is refused
 
 
-def test_all_that_is_lacking_is_said(tmp_path: Path) -> None:
+def test_import_error_lists_all_missing_ops(tmp_path: Path) -> None:
     main = Build()
     main.data("x", 0, [2, 3])
     for n in range(5):
@@ -375,7 +375,7 @@ def test_huge_sizes_are_refused_before_memory_is_asked_for(tmp_path: Path, make:
 
 
 @pytest.mark.parametrize("type", ["Pow", "LeftShift"])
-def test_huge_numbers(tmp_path: Path, type: str) -> None:
+def test_import_refuses_numbers_beyond_64_bits(tmp_path: Path, type: str) -> None:
     """Numbers that decide sizes are Python's, of any length."""
     main = Build()
     main.data("x", 0, [2, 3])
@@ -402,7 +402,7 @@ def test_huge_layouts_of_results(tmp_path: Path) -> None:
         load(tmp_path, main)(X)
 
 
-def test_huge_inputs(tmp_path: Path) -> None:
+def test_import_refuses_inputs_of_huge_sizes(tmp_path: Path) -> None:
     main = Build()
     main.data("x", 0, [HUGE, HUGE])
     main.op("Neg", "neg", {"x": "x:0"})

@@ -46,7 +46,7 @@ SCRIPT = """
 """
 
 
-def run(step: str, folder: Path) -> None:
+def run_two_ranks(step: str, folder: Path) -> None:
     """Two processes at once."""
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
     started = [
@@ -61,16 +61,16 @@ def run(step: str, folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_two_ranks(tmp_path: Path) -> None:
+def test_each_rank_loads_its_own_graph(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(dedent(SCRIPT))
-    run("write", tmp_path)
+    run_two_ranks("write", tmp_path)
     for rank in range(2):
         assert (tmp_path / f"saved/rank_{rank}/compiled_graph{rank}.air").is_file()
         text = (tmp_path / f"exported/rank_{rank}/dynamo.pbtxt").read_text()
         assert '"HcomAllReduce"' in text
         assert '"HcomBroadcast"' in text
         check(tmp_path / "exported", f"net{rank}.air")
-    run("read", tmp_path)
+    run_two_ranks("read", tmp_path)
     for rank in range(2):
         want = torch.load(tmp_path / f"want{rank}.pt")
         for name in ("saved", "exported"):

@@ -212,7 +212,7 @@ def test_weights_in_files(net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     check(torchair.load_air(tmp_path / "moved" / "net.air"), net, x, y=y)
 
 
-def test_random_numbers(tmp_path: Path) -> None:
+def test_loaded_graph_draws_new_numbers_each_call(tmp_path: Path) -> None:
     class Noise(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + torch.rand_like(x)
@@ -228,7 +228,7 @@ def test_random_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "row", [row if row.name in QUICK else slow(row) for row in ROWS], ids=lambda row: row.name
 )
-def test_families(row: Row, dynamic: bool, tmp_path: Path) -> None:
+def test_loaded_family_equals_eager(row: Row, dynamic: bool, tmp_path: Path) -> None:
     model = row.model().eval()
     exported(model, tmp_path, dynamic=dynamic, **row.feed(row.shapes[0]))
     config = torchair.CompilerConfig()

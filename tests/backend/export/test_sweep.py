@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore")]
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_family(family: str, dynamic: bool, tmp_path: Path) -> None:
+def test_exported_transformers_family_equals_eager(family: str, dynamic: bool, tmp_path: Path) -> None:
     found = tiny(family)
     want = eager(found)
     exported(found.model, tmp_path, dynamic=dynamic, **found.inputs)

@@ -13,9 +13,10 @@ from torch import nn
 import torchair
 from tests.backend.export import wire
 from tests.backend.export.test_round_trip import Cache, exported
+from tests.support.models import mlp
 from tests.support.simulated_device import SimulatedDevice
 from torchair.backend.export import loader as loading
-from torchair.backend.pipeline import compile as compiling
+from torchair.backend.pipeline import generate
 from torchair.capture.strategies.replay import Replay
 from torchair.core.errors import Degraded
 from torchair.engine.lower import KernelFailed
@@ -24,10 +25,6 @@ from torchair.passes import GE_PASSES
 from torchair.passes.pass_manager import Step
 
 X = torch.randn(3, 4)
-
-
-def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).eval()
 
 
 def with_codegen(codegen: str = "eager", *, strict: bool = False) -> Any:
@@ -44,7 +41,7 @@ def runner_of(loaded: Any) -> Any:
 
 def test_recorded_by_the_runner_of_compiled_models(row: SimulatedDevice, tmp_path: Path) -> None:
     """One recording, then replays, as many as of the compiled model."""
-    model = net()
+    model = mlp(4, 8, 2)
     exported(model, tmp_path, X)
     counts = []
     compiled = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=with_codegen()))
@@ -79,7 +76,7 @@ def test_caches_are_written_in_place_by_recordings(row: SimulatedDevice, tmp_pat
 
 
 def test_sizes_have_recordings_of_their_own(row: SimulatedDevice, tmp_path: Path) -> None:
-    model = net()
+    model = mlp(4, 8, 2)
     exported(model, tmp_path, X, dynamic=True)
     loaded = torchair.load_air(tmp_path / "net.air", config=with_codegen())
     for rows in (3, 5) * 8:
@@ -108,15 +105,15 @@ def check_told(model: nn.Module, folder: Path, text: str, codegen: str = "eager"
 
 
 def test_a_code_generator_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = compiling.build
+    first = generate.build
 
     def build(kind: str, *rest: Any) -> Any:
         if kind == "inductor":
             raise ValueError("no such kernel")
         return first(kind, *rest)
 
-    monkeypatch.setattr(compiling, "build", build)
-    loaded = check_told(net(), tmp_path, "inductor could not compile .*no such kernel", "inductor")
+    monkeypatch.setattr(generate, "build", build)
+    loaded = check_told(mlp(4, 8, 2), tmp_path, "inductor could not compile .*no such kernel", "inductor")
     assert runner_of(loaded).program.kind == "eager"
 
 
@@ -125,7 +122,7 @@ def test_a_pass_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         raise ValueError("no luck")
 
     monkeypatch.setattr(loading, "GE_PASSES", (Step(broken), *GE_PASSES))
-    check_told(net(), tmp_path, "the pass broken failed: .*no luck; the graph is compiled without it")
+    check_told(mlp(4, 8, 2), tmp_path, "the pass broken failed: .*no luck; the graph is compiled without it")
 
 
 def test_a_kernel_that_cannot_be_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +130,9 @@ def test_a_kernel_that_cannot_be_lowered(tmp_path: Path, monkeypatch: pytest.Mon
         raise KernelFailed(Op("gelu", "Gelu"), ValueError("not traced"), "x float32[3]")
 
     monkeypatch.setattr(loading, "lower", lower)
-    loaded = check_told(net(), tmp_path, "Gelu failed on gelu: not traced; its IR is interpreted, op by op")
+    loaded = check_told(
+        mlp(4, 8, 2), tmp_path, "Gelu failed on gelu: not traced; its IR is interpreted, op by op"
+    )
     assert runner_of(loaded).program.kind == "reference"
 
 

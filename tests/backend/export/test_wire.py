@@ -62,7 +62,7 @@ def check(folder: Path, name: str = "net.air") -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_file(case: str, tmp_path: Path) -> None:
+def test_every_graph_file_matches_the_format(case: str, tmp_path: Path) -> None:
     make, args, kwargs, dynamic = CASES[case]
     exported(make(), tmp_path, *args, dynamic=dynamic, **kwargs)
     graph = check(tmp_path)

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 import torchair
+from tests.support.compile import compile_fn
 from tests.support.slow import slow
 from torchair import ge
 from torchair.core.errors import BadConverter, NotPossible
 from torchair.engine.user_kernels import unregister_kernel
+from torchair.ge.builder import torch_kernel_binding
 from torchair.ge.builder.torch_kernel_binding import CALL
 from torchair.ge.prototype import catalogue, prototype
 
@@ -71,7 +73,7 @@ def check(run: Any, *shapes: tuple[int, int]) -> None:
     ("mode", "codegen"),
     [("max-autotune", "eager"), slow("max-autotune", "reference"), ("npugraph_ex", "eager")],
 )
-def test_both_modes(mode: str, codegen: str, dynamic: bool) -> None:
+def test_custom_op_compiles_in_both_modes(mode: str, codegen: str, dynamic: bool) -> None:
     torch._dynamo.reset()
     config = torchair.CompilerConfig()
     config.mode = mode
@@ -88,7 +90,7 @@ def test_exported_and_loaded(by_kernels: bool, tmp_path: Path, monkeypatch: pyte
     torchair.dynamo_export(*args, model=Model(), export_path=str(tmp_path), dynamic=True)
     if by_kernels:
         # As where the calls are not known: what is left is the prototypes and their kernels.
-        monkeypatch.setattr("torchair.ge.builder.torch_kernel_binding.find_target", lambda name: None)
+        monkeypatch.setattr(torch_kernel_binding, "find_target", lambda name: None)
     loaded = torchair.load_air(tmp_path / "export.air")
     types = [op.type for op in loaded.graph.ops]
     assert {"UserOpsScale", "UserOpsMany", "UserOpsBump", "UserOpsNote"} <= set(types)
@@ -96,7 +98,7 @@ def test_exported_and_loaded(by_kernels: bool, tmp_path: Path, monkeypatch: pyte
     check(loaded, shape, (6, 8))
 
 
-def test_prototypes() -> None:
+def test_custom_op_registers_its_prototype() -> None:
     assert str(prototype("UserOpsScale")) == "UserOpsScale(x, y?; k: Float = 2.0) -> y_"
     assert str(prototype("UserOpsMany")) == "UserOpsMany(xs*; dtype: Type = None, n: Int = None) -> y_0*, y_1"
     assert str(prototype("UserOpsBump")) == "UserOpsBump(a, b, c*) -> y, a, c*"
@@ -186,7 +188,7 @@ REFUSED: dict[str, tuple[Any, str | None, dict[str, Any], type[Exception], str]]
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case: str) -> None:
+def test_custom_op_refuses_unsupported_signature(case: str) -> None:
     fn, name, options, error, what = REFUSED[case]
     with pytest.raises(error, match=what):
         torchair.op(name, **options)(fn)
@@ -198,13 +200,6 @@ def test_without_an_ir_op() -> None:
 
 
 # Names
-
-
-def compiled(fn: Any) -> Any:
-    config = torchair.CompilerConfig()
-    config.engine_config.codegen = "eager"
-    torch._dynamo.reset()
-    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)
 
 
 @torchair.op("user_ops_test::user_ops_written_y", mutates_args=("y",))
@@ -223,7 +218,7 @@ def written_y_1(y_1: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 def test_an_argument_called_as_results_are(target: Any) -> None:
     x, y = torch.randn(4), torch.randn(4)
     again = y.clone()
-    torch.testing.assert_close(compiled(target)(y, x), target(again, x))
+    torch.testing.assert_close(compile_fn(target, fullgraph=True, reset=True)(y, x), target(again, x))
     torch.testing.assert_close(y, again)
 
 
@@ -244,7 +239,8 @@ def test_a_short_name_that_is_taken() -> None:
     assert {"UserOpsARelu", "UserOpsSame", "UserOpsBUserOpsSame"} <= set(catalogue())
     x = torch.randn(4)
     torch.testing.assert_close(
-        compiled(lambda x: (*(op(x) for op in ops), x.relu()))(x), (x * 7, x * 7, x * 8, x.relu())
+        compile_fn(lambda x: (*(op(x) for op in ops), x.relu()), fullgraph=True, reset=True)(x),
+        (x * 7, x * 7, x * 8, x.relu()),
     )
 
 
@@ -265,10 +261,10 @@ def refuse(*args: Any, **kwargs: Any) -> Any:
 def test_an_operator_is_defined_anew() -> None:
     x = torch.randn(4)
     before = torchair.op("user_ops_test::user_ops_anew")(add)
-    torch.testing.assert_close(compiled(lambda x: before(x))(x), x + 1)
+    torch.testing.assert_close(compile_fn(lambda x: before(x), fullgraph=True, reset=True)(x), x + 1)
     made = torchair.op("user_ops_test::user_ops_anew")(user_ops_number)
     assert str(prototype("UserOpsAnew")) == "UserOpsAnew(x; k: Int = None) -> y"
-    torch.testing.assert_close(compiled(lambda x: made(x, 3))(x), x * 3)
+    torch.testing.assert_close(compile_fn(lambda x: made(x, 3), fullgraph=True, reset=True)(x), x * 3)
     with pytest.raises(NotPossible, match="already"):
         torchair.op("user_ops_test::user_ops_other", ge_op="UserOpsAnew")(add)
 
@@ -279,7 +275,7 @@ def test_a_default_with_marks_of_prototypes() -> None:
 
     made = torchair.op(user_ops_marks)
     x = torch.randn(4)
-    torch.testing.assert_close(compiled(made)(x), x * 20)
+    torch.testing.assert_close(compile_fn(made, fullgraph=True, reset=True)(x), x * 20)
 
 
 # Numbers that may be left out
@@ -301,6 +297,6 @@ def test_none_is_not_the_default(tmp_path: Path) -> None:
     assert [op.attrs["k"].value if "k" in op.attrs else None for op in ops] == [1.5, None, 2.0]
     ge.register_kernel("UserOpsMaybe", lambda x, *, k: x * (100.0 if k is None else k))
     try:
-        torch.testing.assert_close(compiled(Net())(x), Net()(x))
+        torch.testing.assert_close(compile_fn(Net(), fullgraph=True, reset=True)(x), Net()(x))
     finally:
         unregister_kernel("UserOpsMaybe")

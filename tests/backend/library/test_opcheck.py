@@ -216,7 +216,7 @@ def test_values_that_are_marked(of: Any) -> None:
 
 
 @pytest.mark.parametrize("target", [rolls, rolls_by_hand], ids=["of torch", "of Python and numpy"])
-def test_random_numbers(target: Any) -> None:
+def test_check_op_restores_random_state(target: Any) -> None:
     before = torch.get_rng_state(), random.getstate(), repr(np.random.get_state())
     report = torchair.check_op(target, torch.ones(3, 4))
     assert report.ok, report
@@ -239,7 +239,7 @@ def test_what_was_compiled_stays() -> None:
     assert len(graphs) == 1
 
 
-def test_notes_are_told_each_time() -> None:
+def test_check_op_repeats_notes() -> None:
     for _ in range(2):
         report = torchair.check_op(without_ir, torch.ones(3, 4))
         assert report.ok, report
@@ -297,7 +297,7 @@ def test_sizes_that_are_fixed(case: str) -> None:
     assert report.ok == (not differences), report
 
 
-def test_what_a_compiler_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_op_reports_compiler_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise ValueError("this is why\nand a page of advice")
 
@@ -309,6 +309,6 @@ def test_what_a_compiler_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     ]
 
 
-def test_no_operator() -> None:
+def test_check_op_refuses_what_is_not_an_operator() -> None:
     with pytest.raises(BadCall, match="takes an operator first"):
         torchair.check_op(lambda x: x, torch.ones(2))

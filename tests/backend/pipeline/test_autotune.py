@@ -15,8 +15,7 @@ import torchair
 from tests.support.compile import Seen, watching
 from tests.support.process import python
 from tests.support.simulated_device import SimulatedDevice
-from torchair.backend.pipeline import autotune
-from torchair.backend.pipeline import compile as backend
+from torchair.backend.pipeline import autotune, generate
 from torchair.backend.pipeline.autotune import Trials
 from torchair.configs.option import assign
 from torchair.core.errors import BadOption, DegradedWarning
@@ -27,7 +26,7 @@ BOTH = [{"codegen": "inductor"}, {"codegen": "eager"}]
 X = torch.randn(5, 8)
 
 
-def net(x: torch.Tensor) -> torch.Tensor:
+def gelu_of_gram(x: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.gelu(x @ x.t()) + 1
 
 
@@ -80,7 +79,7 @@ FASTEST = ["eager"]
 @pytest.mark.parametrize("fastest", ["eager", "inductor"])
 def test_the_fastest_way_serves_and_is_found_again(fastest: str, tried: list[str], tmp_path: Path) -> None:
     FASTEST.append(fastest)
-    seen = called(net, config_in(tmp_path), X)
+    seen = called(gelu_of_gram, config_in(tmp_path), X)
     assert tried == ["inductor", "eager"]
     assert seen.runner.program.kind == fastest
     found = result_in(tmp_path)
@@ -88,7 +87,7 @@ def test_the_fastest_way_serves_and_is_found_again(fastest: str, tried: list[str
     assert [(each["codegen"], each["microseconds"]) for each in found["tried"]] == [
         (kind, 1e6 if kind == fastest else 2e6) for kind in ("inductor", "eager")
     ]
-    again = called(net, config_in(tmp_path), X)
+    again = called(gelu_of_gram, config_in(tmp_path), X)
     assert len(tried) == 2, "the second compilation tries nothing"
     assert again.runner.program.kind == fastest
     assert not isinstance(getattr(again.runner.program, "program", None), autotune.AutotunedProgram), (
@@ -136,20 +135,20 @@ def test_another_process_finds_what_was_tuned(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_file_says_what_is_tried(tried: list[str], tmp_path: Path) -> None:
+def test_autotune_tries_candidates_of_config_file(tried: list[str], tmp_path: Path) -> None:
     """Code generators, and options of Inductor that show in its code; and whether results count."""
     ways = [{"codegen": "inductor", "options": {"cpp.simdlen": 1}}]
-    seen = called(net, config_in(tmp_path, candidates=ways), X)
+    seen = called(gelu_of_gram, config_in(tmp_path, candidates=ways), X)
     assert tried == ["inductor"]
     assert "at::vec::" not in seen.runner.program.source
     assert result_in(tmp_path)["best"] == ways[0]
 
-    called(net, config_in(tmp_path, candidates=ways, again=True), X)
+    called(gelu_of_gram, config_in(tmp_path, candidates=ways, again=True), X)
     assert tried == ["inductor"] * 2
-    called(net, config_in(tmp_path, candidates=ways), X)
+    called(gelu_of_gram, config_in(tmp_path, candidates=ways), X)
     assert tried == ["inductor"] * 2
 
-    called(net, config_in(tmp_path, candidates=[{"codegen": "eager"}]), X)
+    called(gelu_of_gram, config_in(tmp_path, candidates=[{"codegen": "eager"}]), X)
     assert tried[2:] == ["eager"], "a result counts for the candidates that it was found among"
 
 
@@ -168,7 +167,7 @@ def test_so_many_runs_are_timed(tmp_path: Path) -> None:
 
 def test_all_have_their_turn_and_the_first_of_equals_wins(tried: list[str], tmp_path: Path) -> None:
     FASTEST.append("none of them")
-    assert called(net, config_in(tmp_path, repeats=4), X).runner.program.kind == "inductor"
+    assert called(gelu_of_gram, config_in(tmp_path, repeats=4), X).runner.program.kind == "inductor"
     assert tried == ["inductor", "eager"] * 2
 
 
@@ -185,24 +184,24 @@ def test_a_file_that_is_no_plan_is_refused(text: str, tmp_path: Path) -> None:
     config = config_in(tmp_path)
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(BadOption, match=r"aoe_config_file .*plan.json is no tuning plan"):
-        torchair.get_compiler(config)(torch.fx.symbolic_trace(net), [X])
+        torchair.get_compiler(config)(torch.fx.symbolic_trace(gelu_of_gram), [X])
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"best": {"codegen": "cuda", "options": {}}}'])
-def test_a_damaged_result_is_told_and_made_again(text: str, tried: list[str], tmp_path: Path) -> None:
-    called(net, config_in(tmp_path), X)
+def test_autotune_replaces_damaged_result(text: str, tried: list[str], tmp_path: Path) -> None:
+    called(gelu_of_gram, config_in(tmp_path), X)
     (path,) = tmp_path.glob("aoe_result_*.json")
     whole = path.read_text()
     path.write_text(text)
     with pytest.warns(DegradedWarning, match=r"aoe_result_.*json is no result of tuning .* tuned again"):
-        called(net, config_in(tmp_path), X)
+        called(gelu_of_gram, config_in(tmp_path), X)
     assert len(tried) == 4
     assert json.loads(path.read_text())["best"] == json.loads(whole)["best"]
 
 
 def test_symbolic_sizes_are_not_tuned(tried: list[str], tmp_path: Path) -> None:
     with pytest.warns(DegradedWarning, match="does not tune a graph: its sizes are symbols"):
-        seen = called(net, config_in(tmp_path), X, dynamic=True)
+        seen = called(gelu_of_gram, config_in(tmp_path), X, dynamic=True)
     assert (tried, list(tmp_path.glob("aoe_result_*"))) == ([], [])
     assert seen.runner.program.kind == "inductor"
 
@@ -218,7 +217,7 @@ def test_ops_that_run_one_by_one_are_not_tuned(
     if path.startswith("debug.data_dump"):
         config.debug.data_dump.path = str(tmp_path)
     with pytest.warns(DegradedWarning, match="does not tune a graph: its ops run one by one"):
-        called(net, config, X)
+        called(gelu_of_gram, config, X)
     assert tried == []
 
 
@@ -226,20 +225,20 @@ def test_a_code_generator_that_was_asked_for_stays(tried: list[str], tmp_path: P
     FASTEST.append("eager")
     config = config_in(tmp_path)
     config.engine_config.codegen = "inductor"
-    called(net, config, X)
+    called(gelu_of_gram, config, X)
     assert tried == ["inductor"]
     config = config_in(tmp_path, candidates=BOTH[:1])
     config.engine_config.codegen = "eager"
     with pytest.warns(DegradedWarning, match="its code generator is no candidate"):
-        assert called(net, config, X).runner.program.kind == "eager"
+        assert called(gelu_of_gram, config, X).runner.program.kind == "eager"
     assert tried == ["inductor"]
 
 
-def test_options_of_a_tuning_that_nobody_asked_for_are_told(tmp_path: Path) -> None:
+def test_autotune_options_without_mode_warn(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     del config.aoe_config.aoe_mode
     with pytest.warns(DegradedWarning) as told:
-        called(net, config, X)
+        called(gelu_of_gram, config, X)
     assert [str(each.message).partition("=")[0] for each in told] == [
         "option aoe_config.work_path", "option aoe_config.aoe_config_file",
     ]  # fmt: skip
@@ -293,34 +292,34 @@ def test_a_way_that_fails_is_left_out(
 
     monkeypatch.setattr(Trials, "seconds", fails)
     FASTEST.append("eager")
-    assert called(net, config_in(tmp_path), X).runner.program.kind == "inductor"
+    assert called(gelu_of_gram, config_in(tmp_path), X).runner.program.kind == "inductor"
     assert result_in(tmp_path)["tried"][1]["failed"] == "MemoryError: too large"
 
 
-def test_a_way_that_was_the_fastest_and_fails_now_is_told(
+def test_autotune_warns_if_fastest_candidate_fails(
     tried: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FASTEST.append("eager")
-    called(net, config_in(tmp_path), X)
-    real = backend.build
+    called(gelu_of_gram, config_in(tmp_path), X)
+    real = generate.build
 
     def broken(kind: str, *rest: Any) -> Program:
         if kind == "eager":
             raise RuntimeError("no longer")
         return real(kind, *rest)
 
-    monkeypatch.setattr(backend, "build", broken)
+    monkeypatch.setattr(generate, "build", broken)
     with pytest.warns(DegradedWarning, match="eager was the fastest, and now it fails .*no longer"):
-        assert called(net, config_in(tmp_path), X).runner.program.kind == "inductor"
+        assert called(gelu_of_gram, config_in(tmp_path), X).runner.program.kind == "inductor"
     assert result_in(tmp_path)["best"]["codegen"] == "inductor"
 
 
 def test_where_calls_are_replayed_recordings_are_timed(
     row: SimulatedDevice, tried: list[str], tmp_path: Path
 ) -> None:
-    called(net, torchair.CompilerConfig(), X)
+    called(gelu_of_gram, torchair.CompilerConfig(), X)
     plainly = row.records, row.replays
-    seen = called(net, config_in(tmp_path), X)
+    seen = called(gelu_of_gram, config_in(tmp_path), X)
     assert tried == ["inductor", "eager"]
     assert row.records == 2 * plainly[0] + 2, "one more of each way"
     assert row.replays == 2 * plainly[1] + 2, "as often as the file says"
@@ -331,7 +330,7 @@ def test_nothing_is_tried_while_somebody_records(
     row: SimulatedDevice, tried: list[str], tmp_path: Path
 ) -> None:
     config = config_in(tmp_path)
-    run = torch.compile(net, backend=torchair.get_npu_backend(compiler_config=config), dynamic=False)
+    run = torch.compile(gelu_of_gram, backend=torchair.get_npu_backend(compiler_config=config), dynamic=False)
     row.capturing = True
     with torch.no_grad():
         run(X)

@@ -102,7 +102,7 @@ LAYOUTS = {
 @pytest.mark.filterwarnings("ignore:aten.as_strided_scatter.*carried through:torchair.DegradedWarning")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", [MODES[0], slow(MODES[1])])
-def test_layouts_stay(mode: str, layout: str) -> None:
+def test_inlined_region_keeps_layouts(mode: str, layout: str) -> None:
     torch.manual_seed(0)
     ours, y = LAYOUTS[layout](), torch.randn(4, 4)
     theirs = ours.clone()
@@ -145,7 +145,7 @@ def test_constants_of_a_region(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("function", [plain, nested])
-def test_gradients(function: Callable[..., Any], mode: str) -> None:
+def test_inlined_region_gradients_equal_eager(function: Callable[..., Any], mode: str) -> None:
     compiled = torch.compile(function, backend=backend(mode))
     ours = [torch.randn(3, 4, requires_grad=True) for _ in range(2)]
     theirs = [x.detach().clone().requires_grad_() for x in ours]

@@ -12,8 +12,8 @@ import torch
 
 import torchair
 import torchair.npugraph_ex
-from tests.backend.pipeline.test_tiered import Quick, compiled, kinds_of, quick  # noqa: F401 - a fixture
-from torchair.backend.pipeline import compile, multi_stream
+from tests.backend.pipeline.test_tiered import Quick, compile_tiered, kinds_of, quick  # noqa: F401 - a fixture
+from torchair.backend.pipeline import generate, multi_stream
 from torchair.backend.service.scheduler import Job
 from torchair.core.errors import DegradedWarning
 from torchair.ops.streams import core_limits
@@ -43,7 +43,7 @@ def test_pieces_are_built_in_the_background(
     quick: Quick,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    taken, run = kinds_of(monkeypatch), compiled(limited, mode)
+    taken, run = kinds_of(monkeypatch), compile_tiered(limited, mode)
     quick.gate.clear()
     with torch.no_grad():
         for _ in range(3):
@@ -63,7 +63,7 @@ def test_a_piece_is_compiled_for_the_threads_it_runs_on(mode: str, quick: Quick)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        run = compiled(limited, mode)
+        run = compile_tiered(limited, mode)
         with torch.no_grad():
             run(X, W), run(X, W)
         assert torchair.wait_until_optimised(60)
@@ -85,7 +85,7 @@ def test_scopes_act_in_the_better_program(
             y = y.sin() + 1
         return y * 2
 
-    run = compiled(fn, mode)
+    run = compile_tiered(fn, mode)
     with torch.no_grad():
         run(X), run(X)
         assert torchair.wait_until_optimised(60)
@@ -104,7 +104,7 @@ def test_deterministic_pieces_stay_as_they_are(quick: Quick) -> None:  # noqa: F
             y = x.cumsum(0).exp()
         return y.sin() + x
 
-    run = compiled(fn, "npugraph_ex")
+    run = compile_tiered(fn, "npugraph_ex")
     with torch.no_grad():
         for _ in range(2):
             torch.testing.assert_close(run(X), fn(X), rtol=0, atol=0)
@@ -118,7 +118,7 @@ def test_deterministic_pieces_stay_as_they_are(quick: Quick) -> None:  # noqa: F
 @MODES
 def test_sizes_that_do_not_fit_a_piece(mode: str, quick: Quick) -> None:  # noqa: F811
     """The ops of that piece run."""
-    run = compiled(limited_rows, mode, dynamic=True)
+    run = compile_tiered(limited_rows, mode, dynamic=True)
     quick.gate.clear()
     with torch.no_grad():
         for rows in (4, 5):
@@ -144,7 +144,7 @@ def test_equal_pieces_are_built_once(quick: Quick) -> None:  # noqa: F811
                 x = x.exp()
         return x
 
-    run = compiled(fn, "max-autotune")
+    run = compile_tiered(fn, "max-autotune")
     with torch.no_grad():
         run(X), run(X)
         assert torchair.wait_until_optimised(60)
@@ -153,7 +153,7 @@ def test_equal_pieces_are_built_once(quick: Quick) -> None:  # noqa: F811
 
 
 def test_none_is_taken_where_a_piece_fails(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    taken, run = kinds_of(monkeypatch), compiled(limited, "max-autotune")
+    taken, run = kinds_of(monkeypatch), compile_tiered(limited, "max-autotune")
     quick.failed = "no compiler"
     with torch.no_grad():
         run(X, W), run(X, W)
@@ -183,8 +183,8 @@ def test_pieces_whose_sizes_data_decides_are_compiled_at_once(
         asked.append(kind)
         return multi_stream.streamed(gm, mode, "eager", how, degradations)
 
-    monkeypatch.setattr(compile, "streamed", pieces)
-    run = compiled(fn, mode)
+    monkeypatch.setattr(generate, "streamed", pieces)
+    run = compile_tiered(fn, mode)
     with torch.no_grad(), torch._dynamo.config.patch(capture_scalar_outputs=True):
         for x in (X, X * 2):
             torch.testing.assert_close(run(x), fn(x))
@@ -214,7 +214,7 @@ def test_a_block_that_must_be_one_unit_is_refused_at_once() -> None:
             return y + 1
 
     with pytest.raises(Exception, match="is 3 units"):
-        compiled(fn, "max-autotune")(X)
+        compile_tiered(fn, "max-autotune")(X)
 
 
 @MODES
@@ -226,7 +226,7 @@ def test_what_is_kept_is_not_built_again(
     taken = kinds_of(monkeypatch)
     for _ in range(2):
         torch.compiler.reset()
-        run = compiled(limited, mode)
+        run = compile_tiered(limited, mode)
         with torch.no_grad():
             torch.testing.assert_close(run(X, W), limited(X, W))
             assert torchair.wait_until_optimised(60)
@@ -240,7 +240,7 @@ def test_what_is_kept_is_not_built_again(
 def test_the_whole_way(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the real compiler; another process begins with what it made."""
     taken: list[Any] = kinds_of(monkeypatch)
-    run = compiled(limited, mode)
+    run = compile_tiered(limited, mode)
     with torch.no_grad():
         torch.testing.assert_close(run(X, W), limited(X, W), rtol=0, atol=0)
         assert torchair.wait_until_optimised(600)
@@ -249,6 +249,6 @@ def test_the_whole_way(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
         torch.compiler.reset()
         made: list[Job] = []
         monkeypatch.setattr(Job, "__init__", lambda job, task: made.append(job))
-        again = compiled(limited, mode)
+        again = compile_tiered(limited, mode)
         torch.testing.assert_close(again(X, W), limited(X, W))
     assert not made, "all of it is there"

@@ -11,18 +11,13 @@ import pytest
 import torch
 
 import torchair
+from tests.support.compile import compile_fn
 from tests.support.simulated_device import SimulatedDevice
 from torchair.backend.pipeline.compile import compile_fx
 from torchair.backend.settings.settings import resolve_settings
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.devices import get_device
-
-
-def compiled(fn: Callable[..., Any], mode: str, codegen: str = "eager", **rest: Any) -> Any:
-    config = torchair.CompilerConfig()
-    config.mode, config.engine_config.codegen = mode, codegen
-    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True, **rest)
 
 
 def takes_rows(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -80,7 +75,7 @@ def test_an_op_that_returns_a_number_runs_once(row: SimulatedDevice) -> None:
         z = y * count
         return z + count, z[mask]
 
-    run = compiled(fn, "npugraph_ex", dynamic=False)
+    run = compile_fn(fn, mode="npugraph_ex", fullgraph=True, dynamic=False)
     x, mask = torch.ones(2), torch.tensor([True, False])
     config = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
     with torch.no_grad(), warnings.catch_warnings(), torch._dynamo.config.patch(config):
@@ -117,7 +112,7 @@ PIECES = [
 def test_what_comes_before_and_after_is_recorded(
     row: SimulatedDevice, fn: Callable[..., Any], mode: str, pieces: int, codegen: str
 ) -> None:
-    run = compiled(fn, mode, codegen, dynamic=False)
+    run = compile_fn(fn, codegen=codegen, mode=mode, fullgraph=True, dynamic=False)
     with (
         torch.no_grad(),
         warnings.catch_warnings(record=True) as said,
@@ -131,11 +126,11 @@ def test_what_comes_before_and_after_is_recorded(
     assert row.replays >= 7, "the first piece from the second call on"
     texts = [str(one.message) for one in said]
     assert len(texts) == pieces - 1, texts
-    assert all("recorded in 2 pieces" in text and "test_pieces.py" in text for text in texts), texts
+    assert all("recorded in 2 pieces" in text and "test_partitioned.py" in text for text in texts), texts
 
 
 def test_where_all_ops_need_the_host_nothing_is_recorded(row: SimulatedDevice) -> None:
-    run = compiled(torch.nonzero, "npugraph_ex", dynamic=False)
+    run = compile_fn(torch.nonzero, mode="npugraph_ex", fullgraph=True, dynamic=False)
     with torch.no_grad(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         for call in range(4):
             x = torch.arange(4) <= call
@@ -171,7 +166,7 @@ def test_numbers_drawn_in_a_branch_keep_their_turn(row: SimulatedDevice) -> None
             flag, lambda x: x + torch.rand_like(x), lambda x: x - torch.rand_like(x), (x,)
         )
 
-    run = compiled(fn, "npugraph_ex", dynamic=False)
+    run = compile_fn(fn, mode="npugraph_ex", fullgraph=True, dynamic=False)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DegradedWarning)
         for call in range(5):
@@ -197,7 +192,7 @@ def test_pieces_get_the_layouts_they_were_compiled_for(row: SimulatedDevice, cod
     def fn(x: torch.Tensor) -> torch.Tensor:
         return turned(x + 1).cumsum(0) * 3
 
-    run = compiled(fn, "npugraph_ex", codegen, dynamic=False)
+    run = compile_fn(fn, codegen=codegen, mode="npugraph_ex", fullgraph=True, dynamic=False)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DegradedWarning)
         for _ in range(6):
@@ -206,11 +201,11 @@ def test_pieces_get_the_layouts_they_were_compiled_for(row: SimulatedDevice, cod
     assert row.replays > 4
 
 
-def test_strides_that_only_data_decide_are_right_and_told_once(row: SimulatedDevice) -> None:
+def test_data_dependent_strides_warn_once(row: SimulatedDevice) -> None:
     def fn(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return x.permute(2, 0, 1)[:, mask].cos() * 2
 
-    run = compiled(fn, "npugraph_ex", "inductor", dynamic=False)
+    run = compile_fn(fn, codegen="inductor", mode="npugraph_ex", fullgraph=True, dynamic=False)
     config = {"capture_dynamic_output_shape_ops": True}
     with torch.no_grad(), torch._dynamo.config.patch(config), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", DegradedWarning)
@@ -237,7 +232,7 @@ def test_an_op_that_breaks_a_recording_from_inside_another_is_cut_out(row: Simul
         breaks_and_writes(y)
         return y.cos() * 2
 
-    run = compiled(fn, "npugraph_ex", dynamic=False)
+    run = compile_fn(fn, mode="npugraph_ex", fullgraph=True, dynamic=False)
     with torch.no_grad(), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", DegradedWarning)
         for _ in range(8):
@@ -270,7 +265,7 @@ def test_what_the_host_made_is_not_written(row: SimulatedDevice) -> None:
         y = (looks(x.sin()) + 1).relu().view(-1) * 2
         return looks(y.view_as(x)).exp().tanh() + x
 
-    run = compiled(step, "npugraph_ex", dynamic=False)
+    run = compile_fn(step, mode="npugraph_ex", fullgraph=True, dynamic=False)
     kept = []
     with torch.no_grad():
         for _ in range(16):

@@ -25,6 +25,8 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 import torchair
+from tests.support.compile import compile_fn
+from tests.support.models import mlp
 from tests.support.simulated_device import SimulatedDevice
 from tests.support.slow import slow
 from torchair.backend.dynamo.entry_points import compile_fx
@@ -42,16 +44,10 @@ MODES = ["max-autotune", "npugraph_ex"]
 pytestmark = pytest.mark.usefixtures("builds")
 
 
-def compiled(model: Any, mode: str, dynamic: bool = False, **engine: Any) -> Any:
-    config = torchair.CompilerConfig()
-    config.mode = mode
-    for name, value in engine.items():
-        setattr(config.engine_config, name, value)
-    return torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config), dynamic=dynamic)
-
-
-def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 8)).eval()
+def compile_tiered(model: Any, mode: str, dynamic: bool = False, codegen: str = "auto", **engine: Any) -> Any:
+    """Compile with the default code generator; `engine` are options of `engine_config`."""
+    options = {f"engine_config.{name}": value for name, value in engine.items()}
+    return compile_fn(model, options, mode, codegen, dynamic=dynamic)
 
 
 @pytest.fixture
@@ -119,8 +115,8 @@ def test_the_whole_way(mode: str, dynamic: bool, monkeypatch: pytest.MonkeyPatch
     """With the real compiler: nothing is compiled in this process, and what takes over is a library."""
     taken, news = kinds_of(monkeypatch), list[Any]()
     torchair.on_optimised(news.append)
-    model = net()
-    run = compiled(model, mode, dynamic)
+    model = mlp(16, 32, 8, norm=True)
+    run = compile_tiered(model, mode, dynamic)
     before = counters["inductor"].copy()
     with torch.no_grad():
         x = torch.randn(4, 16)
@@ -137,8 +133,8 @@ def test_the_whole_way(mode: str, dynamic: bool, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("mode", MODES)
 def test_swapped_between_two_calls(mode: str, quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken, model = kinds_of(monkeypatch), net()
-    run = compiled(model, mode)
+    taken, model = kinds_of(monkeypatch), mlp(16, 32, 8, norm=True)
+    run = compile_tiered(model, mode)
     quick.gate.clear()
     with torch.no_grad():
         x = torch.randn(4, 16)
@@ -159,7 +155,7 @@ def test_swapped_between_two_calls(mode: str, quick: Quick, monkeypatch: pytest.
 
 
 def test_a_graph_that_is_called_once_is_not_built(quick: Quick, jobs: list[Job]) -> None:
-    run = compiled(net(), "max-autotune")
+    run = compile_tiered(mlp(16, 32, 8, norm=True), "max-autotune")
     with torch.no_grad():
         run(torch.randn(4, 16))
         assert len(jobs) == 1
@@ -172,8 +168,8 @@ def test_a_graph_that_is_called_once_is_not_built(quick: Quick, jobs: list[Job])
 def test_recordings_are_made_anew(
     row: SimulatedDevice, quick: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken, model = kinds_of(monkeypatch), net()
-    run = compiled(model, "npugraph_ex", dynamic=True)
+    taken, model = kinds_of(monkeypatch), mlp(16, 32, 8, norm=True)
+    run = compile_tiered(model, "npugraph_ex", dynamic=True)
     quick.gate.clear()
     sizes = (4, 4, 4, 6, 6, 6)
     with torch.no_grad():
@@ -214,7 +210,7 @@ def test_quick_replays_go_on_while_a_program_is_built(row: SimulatedDevice, quic
 def test_random_numbers_stay_the_same(mode: str, quick: Quick) -> None:
     """Inductor is told to draw what the ops draw."""
     model = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5)).train()
-    run = compiled(model, mode)
+    run = compile_tiered(model, mode)
     with torch.no_grad():
         for _ in range(2):
             run(torch.randn(4, 16))
@@ -229,7 +225,7 @@ def test_random_numbers_are_the_same(mode: str, monkeypatch: pytest.MonkeyPatch)
     """With the real compiler."""
     taken = kinds_of(monkeypatch)
     model = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5)).train()
-    run = compiled(lambda x: model(x) + torch.rand_like(x) + torch.randn(4, 1), mode)
+    run = compile_tiered(lambda x: model(x) + torch.rand_like(x) + torch.randn(4, 1), mode)
     x = torch.randn(4, 16)
     with torch.no_grad():
         torch.manual_seed(3)
@@ -241,8 +237,8 @@ def test_random_numbers_are_the_same(mode: str, monkeypatch: pytest.MonkeyPatch)
     assert taken in (["native"], ["inductor"])
 
 
-def test_no_budget(quick: Quick, jobs: list[Job]) -> None:
-    run = compiled(net(), "max-autotune", compile_budget_s=0)
+def test_tiered_without_budget_submits_no_job(quick: Quick, jobs: list[Job]) -> None:
+    run = compile_tiered(mlp(16, 32, 8, norm=True), "max-autotune", compile_budget_s=0)
     with torch.no_grad():
         for _ in range(3):
             run(torch.randn(4, 16))
@@ -252,7 +248,7 @@ def test_no_budget(quick: Quick, jobs: list[Job]) -> None:
 
 def test_a_budget_that_is_used_up(quick: Quick, jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SCHEDULER, "_spent", 10.0)
-    run = compiled(net(), "max-autotune", compile_budget_s=5)
+    run = compile_tiered(mlp(16, 32, 8, norm=True), "max-autotune", compile_budget_s=5)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")  # it was the user's wish
         for _ in range(3):
@@ -266,7 +262,7 @@ def test_a_budget_that_is_used_up(quick: Quick, jobs: list[Job], monkeypatch: py
 def test_the_very_same_in_all_calls(jobs: list[Job]) -> None:
     torch.use_deterministic_algorithms(True)
     try:
-        run = compiled(net(), "max-autotune")
+        run = compile_tiered(mlp(16, 32, 8, norm=True), "max-autotune")
         with torch.no_grad():
             for _ in range(3):
                 run(torch.randn(4, 16))
@@ -277,8 +273,8 @@ def test_the_very_same_in_all_calls(jobs: list[Job]) -> None:
 
 def test_a_build_that_fails_costs_nothing(quick: Quick) -> None:
     quick.failed = "no compiler here"
-    model = net()
-    run = compiled(model, "npugraph_ex")
+    model = mlp(16, 32, 8, norm=True)
+    run = compile_tiered(model, "npugraph_ex")
     x = torch.randn(4, 16)
     with torch.no_grad():
         run(x), run(x)
@@ -292,8 +288,8 @@ def test_a_build_that_fails_costs_nothing(quick: Quick) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_forward_and_backward_together(mode: str, quick: Quick, jobs: list[Job]) -> None:
-    model = net()
-    run = compiled(model, mode)
+    model = mlp(16, 32, 8, norm=True)
+    run = compile_tiered(model, mode)
     x = torch.randn(4, 16)
 
     def step() -> None:
@@ -343,7 +339,7 @@ def test_ops_of_this_process_are_compiled_in_the_first_call(jobs: list[Job]) -> 
 
 def test_sizes_that_do_not_fit(quick: Quick) -> None:
     """What was compiled for some sizes serves these alone."""
-    run = compiled(lambda x: x.relu() + x.shape[0], "npugraph_ex", dynamic=True)
+    run = compile_tiered(lambda x: x.relu() + x.shape[0], "npugraph_ex", dynamic=True)
     quick.gate.clear()
     with torch.no_grad():
         for rows in (4, 5):
@@ -402,12 +398,12 @@ def test_conditions_are_those_of_the_build_alone() -> None:
     assert [str(each) for each in world.conditions()] == [f"Eq({symbols.seen[0].symbol}, 8)"]
 
 
-def test_workers(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scheduler_runs_compile_workers_in_parallel(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many at the same time."""
     fresh = scheduler.CompileScheduler()
     monkeypatch.setattr(scheduler, "SCHEDULER", fresh)
     quick.gate.clear()
-    runs = [compiled(lambda x, n=n: x.sin() + n, "npugraph_ex", compile_workers=2) for n in range(3)]
+    runs = [compile_tiered(lambda x, n=n: x.sin() + n, "npugraph_ex", compile_workers=2) for n in range(3)]
     with torch.no_grad():
         for run in runs:
             run(torch.ones(3)), run(torch.ones(3))
@@ -425,7 +421,7 @@ def test_the_most_called_come_first(quick: Quick, monkeypatch: pytest.MonkeyPatc
     fresh = scheduler.CompileScheduler()
     monkeypatch.setattr(scheduler, "SCHEDULER", fresh)
     quick.gate.clear()
-    runs = [compiled(lambda x, n=n: x.sin() + n, "npugraph_ex") for n in range(3)]
+    runs = [compile_tiered(lambda x, n=n: x.sin() + n, "npugraph_ex") for n in range(3)]
     with torch.no_grad():
         for n, calls in enumerate((2, 3, 9)):
             for _ in range(calls):
@@ -436,8 +432,8 @@ def test_the_most_called_come_first(quick: Quick, monkeypatch: pytest.MonkeyPatc
 
 
 def test_many_threads_while_programs_are_swapped(row: SimulatedDevice, quick: Quick) -> None:
-    model = net()
-    run = compiled(model, "npugraph_ex", dynamic=True)
+    model = mlp(16, 32, 8, norm=True)
+    run = compile_tiered(model, "npugraph_ex", dynamic=True)
     wrong: list[str] = []
     quick.gate.clear()
 
@@ -472,7 +468,7 @@ class Offset:
 @pytest.mark.filterwarnings("ignore:aten.as_strided.default has no converter")
 @pytest.mark.parametrize("mode", MODES)
 def test_windows_of_inputs_that_begin_later(mode: str, quick: Quick) -> None:
-    run = compiled(Offset.window, mode)
+    run = compile_tiered(Offset.window, mode)
     x = Offset.memory[5:25]
     with torch.no_grad():
         run(x), run(x)
@@ -487,7 +483,7 @@ def test_windows_and_types_by_the_real_compiler(monkeypatch: pytest.MonkeyPatch)
     taken, x = kinds_of(monkeypatch), Offset.memory[5:25].double()
     torch.set_default_dtype(torch.float64)
     try:
-        run = compiled(Offset.window, "npugraph_ex")
+        run = compile_tiered(Offset.window, "npugraph_ex")
         with torch.no_grad():
             run(x)
             assert torchair.wait_until_optimised(600)
@@ -500,7 +496,7 @@ def test_windows_and_types_by_the_real_compiler(monkeypatch: pytest.MonkeyPatch)
 def test_words_for_precision_that_torch_does_not_mix(quick: Quick) -> None:
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     try:
-        run = compiled(lambda x: x @ x, "npugraph_ex")
+        run = compile_tiered(lambda x: x @ x, "npugraph_ex")
         with torch.no_grad():
             x = torch.randn(4, 4)
             run(x), run(x)
@@ -516,15 +512,15 @@ def test_what_cannot_be_ordered_is_served(jobs: list[Job], monkeypatch: pytest.M
         raise LookupError("no such thing")
 
     monkeypatch.setattr(tiered.TorchState, "now", fail)
-    model, x = net(), torch.randn(4, 16)
-    run = compiled(model, "npugraph_ex")
+    model, x = mlp(16, 32, 8, norm=True), torch.randn(4, 16)
+    run = compile_tiered(model, "npugraph_ex")
     with torch.no_grad(), pytest.warns(torchair.DegradedWarning, match="not ordered: LookupError: no such"):
         torch.testing.assert_close(run(x), model(x))
     assert not jobs
 
 
 def test_nothing_holds_what_was_built(quick: Quick, jobs: list[Job]) -> None:
-    run = compiled(net(), "npugraph_ex")
+    run = compile_tiered(mlp(16, 32, 8, norm=True), "npugraph_ex")
     with torch.no_grad():
         run(torch.randn(4, 16)), run(torch.randn(4, 16))
         assert SCHEDULER.wait(60)
@@ -549,7 +545,7 @@ def test_callbacks_that_end_or_wait(quick: Quick, monkeypatch: pytest.MonkeyPatc
     fresh.listen(end)
     fresh.listen(lambda news: told.append(torchair.wait_until_optimised()))
     for n in range(2):
-        run = compiled(lambda x, n=n: x.sin() + n, "npugraph_ex")
+        run = compile_tiered(lambda x, n=n: x.sin() + n, "npugraph_ex")
         with torch.no_grad():
             run(torch.ones(3)), run(torch.ones(3))
         assert fresh.wait(60)
@@ -564,7 +560,7 @@ def test_no_more_threads(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread")
 
-    run = compiled(lambda x: x.sin() + 5, "npugraph_ex", program_cache_mb=0)
+    run = compile_tiered(lambda x: x.sin() + 5, "npugraph_ex", program_cache_mb=0)
     with torch.no_grad(), monkeypatch.context() as patch:
         run(torch.ones(3))
         patch.setattr(threading.Thread, "start", refuse)
@@ -589,7 +585,7 @@ def test_threads_that_call_at_the_same_time_ask(quick: Quick) -> None:
 @pytest.mark.parametrize("calls", [1, 2])
 def test_a_child_of_this_process_builds_anew(calls: int, quick: Quick) -> None:
     """Of the threads that build it has none."""
-    run = compiled(lambda x: x.sin() + 7, "npugraph_ex", program_cache_mb=0)
+    run = compile_tiered(lambda x: x.sin() + 7, "npugraph_ex", program_cache_mb=0)
     quick.gate.clear()
     with torch.no_grad():
         for _ in range(calls):

@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
 from tests.models.zoo import ROWS
-from tests.support.compile import config_of, seen_with, watching
+from tests.support.compile import make_config, seen_with, watching
 from tests.support.process import python
 from tests.support.slow import slow
 from torchair.backend.runtime.artifact import ChainCode, CompiledArtifact
@@ -43,10 +43,10 @@ def refuse(*args, **kwargs):
     raise AssertionError("a compile result is not compiled again")
 
 inductor.compile_fx_inner = refuse
-from torchair.backend.pipeline import compile
+from torchair.backend.pipeline import compile, ir
 from torchair.backend.runtime.artifact import CompiledArtifact
 
-compile.compile_fx = compile.convert = compile.lower = refuse
+compile.compile_fx = ir.convert = ir.lower = refuse
 data = torch.load("data.pt")
 runner = CompiledArtifact.unpack(data["artefact"]).runner()
 assert runner.program.kind == data["kind"], runner.program.kind
@@ -91,7 +91,7 @@ def work(x: torch.Tensor, y: torch.Tensor) -> list[Any]:
 def made(fn: Callable[..., Any], codegen: str, *args: torch.Tensor, mode: str = "symbolic") -> CompiledGraph:
     gm = make_fx(fn, tracing_mode=mode)(*[arg.clone() for arg in args])
     inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-    config = config_of({"engine_config.codegen": codegen})
+    config = make_config({"engine_config.codegen": codegen})
     return torchair.get_compiler(config)(gm, inputs)
 
 
@@ -113,7 +113,7 @@ def keeping() -> Iterator[list[tuple[Runner, list[Any]]]]:
         return capture(replace(compiled, program=Kept(compiled.program, calls)), around)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torchair.backend.pipeline.compile.capture", capture_kept)
+        patch.setattr("torchair.backend.pipeline.link.capture", capture_kept)
         yield kept
 
 
@@ -135,9 +135,11 @@ class Kept(ProgramWrapper):
 @pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
 @pytest.mark.parametrize("codegen", ["eager", slow("inductor"), slow("native")])
 @pytest.mark.parametrize("row", [r if r.name == "llama" else slow(r) for r in ROWS], ids=lambda row: row.name)
-def test_models(row: Any, codegen: str, mode: str, dynamic: bool, tmp_path: Path) -> None:
+def test_artifact_of_each_model_runs_in_another_process(
+    row: Any, codegen: str, mode: str, dynamic: bool, tmp_path: Path
+) -> None:
     """Each graph of a model, with its weights as inputs."""
-    backend = torchair.get_npu_backend(compiler_config=config_of({"engine_config.codegen": codegen}, mode))
+    backend = torchair.get_npu_backend(compiler_config=make_config({"engine_config.codegen": codegen}, mode))
     torch.compiler.reset()
     with keeping() as kept, torch.no_grad(), torch._dynamo.config.patch(row.dynamo):
         run = torch.compile(row.model(), backend=backend, dynamic=dynamic)
@@ -153,7 +155,7 @@ def test_models(row: Any, codegen: str, mode: str, dynamic: bool, tmp_path: Path
 @pytest.mark.filterwarnings("ignore:a graph is recorded in:torchair.DegradedWarning")
 def test_a_graph_in_pieces() -> None:
     """Loaded again, the pieces are recorded, and the host does the rest."""
-    config = config_of({}, "npugraph_ex")
+    config = make_config({}, "npugraph_ex")
 
     def step(x: torch.Tensor) -> torch.Tensor:
         kept = x.sin()
@@ -209,7 +211,7 @@ def test_programs_in_a_loaded_runner_tell_it_what_is_less(strict: bool) -> None:
     options = {"engine_config.codegen": "inductor", "engine_config.strict": strict}
     runner = seen_with(options, window, torch.randn(6, 5), dynamic=False).runner
     loaded = CompiledArtifact.unpack(CompiledArtifact.of(runner).pack()).runner()
-    begins = r"begins at 5 of its storage.*test_artefact\.py"
+    begins = r"begins at 5 of its storage.*test_artifact\.py"
     with pytest.raises(Degraded, match="begins at 5") if strict else pytest.warns(match=begins):
         loaded.run(torch.randn(7, 5)[1:])
     assert any("begins at 5" in text for text in loaded.degradations.texts)
@@ -246,7 +248,7 @@ def test_numbers_that_may_be_any() -> None:
         return x.sin() * y.sum().item()
 
     torch.compiler.reset()
-    backend = torchair.get_npu_backend(compiler_config=config_of({}, "npugraph_ex"))
+    backend = torchair.get_npu_backend(compiler_config=make_config({}, "npugraph_ex"))
     with watching() as seen, torch.no_grad(), torch._dynamo.config.patch(capture_scalar_outputs=True):
         run = torch.compile(step, backend=backend, dynamic=False)
         x, y = torch.randn(8), torch.tensor([3, -5])
@@ -283,7 +285,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_tensors(name: str) -> None:
+def test_artifact_tensor_keeps_dtype_shape_and_stride(name: str) -> None:
     given = TENSORS[name]
     made = unpack(pack(given))
     assert (made.dtype, made.shape, made.stride()) == (given.dtype, given.shape, given.stride())
@@ -423,7 +425,7 @@ def test_artifacts_of_what_has_no_text() -> None:
 def test_artifacts_with_numbers_among_the_inputs() -> None:
     gm = make_fx(lambda x, n: [x * n + torch.tensor(TABLE)], tracing_mode="symbolic")(torch.randn(5000), 3)
     examples = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-    graph = torchair.get_compiler(config_of({}))(gm, examples)
+    graph = torchair.get_compiler(make_config({}))(gm, examples)
     loaded = CompiledGraph.load_artifacts(graph.dump_artifacts())
     x = torch.randn(5000)
     torch.testing.assert_close(list(loaded(x, 4)), [x * 4 + torch.tensor(TABLE)])
@@ -439,10 +441,10 @@ class Linear(nn.Module):
 
 
 @pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
-def test_training_graphs(mode: str, tmp_path: Path) -> None:
+def test_artifact_holds_forward_and_backward(mode: str, tmp_path: Path) -> None:
     """Forward and backward, each a result of its own."""
     model = Linear()
-    backend = torchair.get_npu_backend(compiler_config=config_of({}, mode))
+    backend = torchair.get_npu_backend(compiler_config=make_config({}, mode))
     torch.compiler.reset()
     with keeping() as kept:
         run = torch.compile(model, backend=backend, dynamic=False)

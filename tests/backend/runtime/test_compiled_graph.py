@@ -44,7 +44,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = 
 }
 
 
-def compiled(name: str, codegen: str) -> tuple[CompiledGraph, tuple[torch.Tensor, ...]]:
+def compile_program(name: str, codegen: str) -> tuple[CompiledGraph, tuple[torch.Tensor, ...]]:
     fn, args, mode = PROGRAMS[name]
     gm = make_fx(fn, tracing_mode=mode)(*[arg.clone() for arg in args])
     inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
@@ -55,7 +55,9 @@ def compiled(name: str, codegen: str) -> tuple[CompiledGraph, tuple[torch.Tensor
     return made, args
 
 
-def call(run: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> tuple[list[Any], list[torch.Tensor]]:
+def call_seeded(
+    run: Callable[..., Any], args: tuple[torch.Tensor, ...]
+) -> tuple[list[Any], list[torch.Tensor]]:
     """Results, and what became of the arguments."""
     torch.manual_seed(3)
     given = [arg.clone() for arg in args]
@@ -72,11 +74,11 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "codegen"), CASES)
 def test_loaded_again_it_does_the_same(name: str, codegen: str) -> None:
-    made, args = compiled(name, codegen)
+    made, args = compile_program(name, codegen)
     artifacts = made.dump_artifacts()
     assert (artifacts.version, artifacts.py_code) == ("0.1", made.get_code())
     loaded = CompiledGraph.load_artifacts(artifacts)
-    torch.testing.assert_close(call(loaded, args), call(made, args))
+    torch.testing.assert_close(call_seeded(loaded, args), call_seeded(made, args))
 
 
 RUN = """
@@ -94,8 +96,8 @@ print("equal")
 
 @pytest.mark.parametrize("codegen", ["eager", *(slow(c) for c in CODEGENS if c != "eager")])
 def test_another_process_needs_nothing_but_the_source(codegen: str, tmp_path: Path) -> None:
-    made, args = compiled("update", codegen)
-    expected = call(made, args)
+    made, args = compile_program("update", codegen)
+    expected = call_seeded(made, args)
     (tmp_path / "artifact.py").write_text(made.get_code())
     torch.save(([arg.clone() for arg in args], expected), tmp_path / "data.pt")
     script = RUN.format(folder=str(tmp_path), data=str(tmp_path / "data.pt"))
@@ -116,7 +118,7 @@ def test_what_cannot_be_written_is_the_runner_and_an_error() -> None:
 
 
 def test_another_version_is_refused() -> None:
-    made, _ = compiled("random", "eager")
+    made, _ = compile_program("random", "eager")
     old = dataclasses.replace(made.dump_artifacts(), version="0.0")
     with pytest.raises(RuntimeError, match=r"0\.0"):
         CompiledGraph.load_artifacts(old)

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import torchair
-from tests.backend.pipeline.test_tiered import compiled, net
+from tests.backend.pipeline.test_tiered import compile_tiered
+from tests.support.models import mlp
 from tests.support.process import python
 from torchair.backend.service import program_cache, scheduler
 from torchair.backend.service.request import CompileRequest, CompileResult
@@ -50,7 +51,7 @@ def counting(place: Path, monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 def built(model: Any, x: torch.Tensor, mode: str = "npugraph_ex", **options: Any) -> None:
     torch.compiler.reset()
-    run = compiled(model, mode, **options)
+    run = compile_tiered(model, mode, **options)
     with torch.no_grad():
         for _ in range(2):
             torch.testing.assert_close(run(x), model(x))
@@ -59,9 +60,9 @@ def built(model: Any, x: torch.Tensor, mode: str = "npugraph_ex", **options: Any
 
 
 def test_the_same_graph_is_built_once(counting: Counting, place: Path) -> None:
-    model, x = net(), torch.randn(4, 16)
+    model, x = mlp(16, 32, 8, norm=True), torch.randn(4, 16)
     built(model, x)
-    built(net(), x)  # other weights, which are arguments
+    built(mlp(16, 32, 8, norm=True), x)  # other weights, which are arguments
     assert len(counting.orders) == 1
     (entry,) = place.rglob(program_cache.FILE)
     assert entry.stat().st_mode & 0o777 == 0o600
@@ -136,8 +137,8 @@ def test_what_changes_the_result_is_another_key(
     assert len(counting.orders) == 2
 
 
-def test_switched_off(counting: Counting, place: Path) -> None:
-    model, x = net(), torch.randn(4, 16)
+def test_program_cache_of_zero_mb_writes_nothing(counting: Counting, place: Path) -> None:
+    model, x = mlp(16, 32, 8, norm=True), torch.randn(4, 16)
     for _ in range(2):
         built(model, x, program_cache_mb=0)
     assert len(counting.orders) == 2
@@ -145,7 +146,7 @@ def test_switched_off(counting: Counting, place: Path) -> None:
 
 
 def test_any_other_byte_is_built_again(counting: Counting, place: Path) -> None:
-    model, x = net(), torch.randn(4, 16)
+    model, x = mlp(16, 32, 8, norm=True), torch.randn(4, 16)
     built(model, x)
     (entry,) = place.rglob(program_cache.FILE)
     whole = entry.read_bytes()
@@ -160,7 +161,7 @@ def test_any_other_byte_is_built_again(counting: Counting, place: Path) -> None:
 
 
 def test_what_others_can_write_is_left_alone(counting: Counting, place: Path) -> None:
-    model, x = net(), torch.randn(4, 16)
+    model, x = mlp(16, 32, 8, norm=True), torch.randn(4, 16)
     built(model, x)
     os.chmod(place, 0o777)
     built(model, x)
@@ -180,9 +181,9 @@ def test_what_is_unused_longest_is_dropped(counting: Counting, place: Path, monk
     monkeypatch.setattr(program_cache, "_size", lambda root: next(sizes))
     monkeypatch.setattr(program_cache, "FULL", 1e-9)
     for rows in (2, 3):
-        built(net(), torch.randn(rows, 16))
+        built(mlp(16, 32, 8, norm=True), torch.randn(rows, 16))
     assert len(list(place.rglob(program_cache.FILE))) == 2
-    built(net(), torch.randn(4, 16))
+    built(mlp(16, 32, 8, norm=True), torch.randn(4, 16))
     assert len(list(place.rglob(program_cache.FILE))) < 3
 
 
@@ -214,7 +215,7 @@ def test_another_process_begins_with_it(mode: str, place: Path) -> None:
 
 
 def test_what_cannot_be_loaded_is_built_again(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x = net(), torch.randn(4, 16)
+    model, x = mlp(16, 32, 8, norm=True), torch.randn(4, 16)
     built(model, x)
     load, tries = CompileRequest.load, list[CompileResult]()
 
@@ -229,13 +230,15 @@ def test_what_cannot_be_loaded_is_built_again(counting: Counting, monkeypatch: p
     assert (len(tries), len(counting.orders)) == (2, 2)
 
 
-def test_no_home(counting: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_cache_without_home_writes_nothing(
+    counting: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a user that the system does not know: nothing is written into the working directory."""
     for name in ("TORCHAIR_PROGRAMS", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     monkeypatch.chdir(tmp_path)
-    built(net(), torch.randn(4, 16))
+    built(mlp(16, 32, 8, norm=True), torch.randn(4, 16))
     assert len(counting.orders) == 1
     assert not list(tmp_path.glob("~*"))
 

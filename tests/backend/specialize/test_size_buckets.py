@@ -14,10 +14,11 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import torchair
-from tests.support.compile import config_of, taken_programs, watching
+from tests.support.compile import compile_fn, taken_programs, watching
+from tests.support.models import mlp
 from tests.support.simulated_device import SimulatedDevice
 from tests.support.slow import slow
-from torchair.backend.pipeline import compile as backend
+from torchair.backend.pipeline import generate
 from torchair.backend.specialize import size_buckets as gears_module
 from torchair.core.errors import BadGears, NotPossible
 from torchair.inference import set_dim_gears
@@ -28,7 +29,7 @@ POLICY = "inference_config.dynamic_gears_merge_policy"
 @pytest.fixture(autouse=True, scope="module")
 def _loaded() -> None:
     """What torch warns of when it first compiles is nobody's concern here."""
-    compiled(lambda x: x + 1)(torch.ones(2))
+    compile_dynamic(lambda x: x + 1)(torch.ones(2))
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +38,8 @@ def _fresh() -> None:
     counters.clear()
 
 
-def compiled(fn: Callable[..., Any], options: dict[str, Any] | None = None, **how: Any) -> Callable[..., Any]:
-    backend = torchair.get_npu_backend(compiler_config=config_of(options or {}))
-    return torch.compile(fn, backend=backend, **{"dynamic": True, "fullgraph": True, **how})
+def compile_dynamic(fn: Callable[..., Any], options: dict[str, Any] | None = None, **how: Any) -> Any:
+    return compile_fn(fn, options, **{"dynamic": True, "fullgraph": True, **how})
 
 
 def geared(gears: dict[int, Any], *sizes: int) -> torch.Tensor:
@@ -90,8 +90,8 @@ def test_gears_are_of_graph_mode() -> None:
 
 @pytest.mark.parametrize("codegen", ["eager", slow("inductor")])
 def test_each_gear_has_a_program(codegen: str, taken: list[Any]) -> None:
-    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).eval()
-    run = compiled(model, {"engine_config.codegen": codegen})
+    model = mlp(8, 16, 4)
+    run = compile_dynamic(model, {"engine_config.codegen": codegen})
     with torch.no_grad():
         first = geared({0: [2, 4, 8]}, 2, 8)
         torch.testing.assert_close(run(first), model(first))
@@ -107,7 +107,7 @@ def test_each_gear_has_a_program(codegen: str, taken: list[Any]) -> None:
 
 
 def test_other_sizes_are_compiled_apart(taken: list[Any]) -> None:
-    run = compiled(lambda x: x.sin() * x.shape[0])
+    run = compile_dynamic(lambda x: x.sin() * x.shape[0])
     run(geared({0: [2, 4, 8]}, 2, 3))
     for rows, graphs in ((4, 1), (8, 1), (3, 2), (9, 2), (1, 3), (8, 3)):
         x = torch.randn(rows, 3)
@@ -117,7 +117,7 @@ def test_other_sizes_are_compiled_apart(taken: list[Any]) -> None:
 
 
 def test_dimensions_without_gears_are_fixed() -> None:
-    run = compiled(lambda x: x.sin())
+    run = compile_dynamic(lambda x: x.sin())
     run(geared({0: [2, 4]}, 2, 5))
     run(torch.randn(4, 5))
     assert counters["stats"]["unique_graphs"] == 1
@@ -128,7 +128,7 @@ def test_dimensions_without_gears_are_fixed() -> None:
 
 def test_a_first_call_of_one(taken: list[Any]) -> None:
     """Torch makes no symbol of it: it is compiled for itself, and no error."""
-    run = compiled(lambda x: x.sin())
+    run = compile_dynamic(lambda x: x.sin())
     with pytest.warns(torchair.DegradedWarning, match="a call of size 1 is compiled for itself"):
         run(geared({0: [1, 2, 4]}, 1, 3))
     for rows in (1, 2, 4):
@@ -147,7 +147,7 @@ def test_one_gear_beside_a_size_of_one(lists: tuple[list[int], list[int]], graph
     def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x.sum(0) + y.sum(0) * x.shape[0]
 
-    run = compiled(fn)
+    run = compile_dynamic(fn)
     args = geared({0: lists[0]}, 4, 2), geared({0: lists[1]}, 6, 2)
     torch.testing.assert_close(run(*args), fn(*args))
     with warnings.catch_warnings():
@@ -160,7 +160,7 @@ def test_one_gear_beside_a_size_of_one(lists: tuple[list[int], list[int]], graph
 
 def test_a_size_that_is_no_gear_cannot_be_first() -> None:
     with pytest.raises(Exception, match="has none of its gears") as error:
-        compiled(lambda x: x.sin())(geared({0: [2, 4]}, 3, 3))
+        compile_dynamic(lambda x: x.sin())(geared({0: [2, 4]}, 3, 3))
     assert isinstance(getattr(error.value, "inner_exception", error.value), AssertionError)
 
 
@@ -171,7 +171,7 @@ def outer(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(("policy", "programs"), [("zip", 2), ("product", 4)])
 def test_gears_of_two_inputs(policy: str, programs: int, taken: list[Any]) -> None:
     """Sizes that are let in and no gear together are served by the program for all sizes."""
-    run = compiled(outer, {POLICY: policy})
+    run = compile_dynamic(outer, {POLICY: policy})
     run(geared({0: [2, 4]}, 2, 3), geared({0: [5, 7]}, 5, 3))
     for a in (2, 4):
         for b in (5, 7):
@@ -182,7 +182,7 @@ def test_gears_of_two_inputs(policy: str, programs: int, taken: list[Any]) -> No
 
 
 def test_a_size_that_two_inputs_share() -> None:
-    run = compiled(lambda x, y: x + y, {POLICY: "product"})
+    run = compile_dynamic(lambda x, y: x + y, {POLICY: "product"})
     run(geared({0: [2, 4]}, 2, 3), geared({0: [2, 4]}, 2, 3))
     x, y = torch.randn(4, 3), torch.randn(4, 3)
     torch.testing.assert_close(run(x, y), x + y)
@@ -197,12 +197,12 @@ def test_gears_that_do_not_fit_together(policy: str, gears: Any, text: str) -> N
     first, second = gears
     x, y = geared({0: first}, first[0], 3), geared({0: second}, second[0], 3)
     with pytest.raises(Exception, match=text):
-        compiled(outer, {POLICY: policy})(x, y)
+        compile_dynamic(outer, {POLICY: policy})(x, y)
 
 
 def test_a_hundred_gears(taken: list[Any]) -> None:
     sizes = list(range(2, 102))
-    run = compiled(lambda x: (x.sin() + 1).sum(0))
+    run = compile_dynamic(lambda x: (x.sin() + 1).sum(0))
     run(geared({0: sizes}, 2, 3))
     for rows in sizes:
         x = torch.randn(rows, 3)
@@ -213,7 +213,7 @@ def test_a_hundred_gears(taken: list[Any]) -> None:
 
 def test_each_gear_has_a_recording(row: SimulatedDevice) -> None:
     with watching() as seen, torch.no_grad():
-        run = compiled(lambda x: (x.sin() + 1).sum(0))
+        run = compile_dynamic(lambda x: (x.sin() + 1).sum(0))
         run(geared({0: [2, 4, 8]}, 2, 3))
         for rows in (4, 8, 2) * 4:
             x = torch.randn(rows, 3)
@@ -232,7 +232,7 @@ def test_gears_share_the_memory_of_the_largest(order: str, row: SimulatedDevice)
     """Whichever comes first: what others would leave behind is never made."""
     sizes = list(range(4, 42, 2)) + [41]
     with watching() as seen, torch.no_grad():
-        run = compiled(lambda x: (x.sin(), (x @ x.t())[:, 1:]))
+        run = compile_dynamic(lambda x: (x.sin(), (x @ x.t())[:, 1:]))
         first, *others = ORDERS[order](sizes)
         run(geared({0: sizes}, first, 3))
         for _ in range(3):
@@ -248,7 +248,7 @@ def test_gears_share_the_memory_of_the_largest(order: str, row: SimulatedDevice)
 
 def test_a_held_output_of_another_gear_stays(row: SimulatedDevice) -> None:
     with torch.no_grad():
-        run = compiled(lambda x: x * 2)
+        run = compile_dynamic(lambda x: x * 2)
         run(geared({0: [2, 4, 8]}, 2, 3))
         for rows in (2, 4, 8) * 3:
             run(torch.ones(rows, 3))
@@ -256,12 +256,12 @@ def test_a_held_output_of_another_gear_stays(row: SimulatedDevice) -> None:
         assert [y.unique().tolist() for y in held] == [[16.0], [8.0], [4.0]] * 2
 
 
-def test_a_gear_that_cannot_be_compiled_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_bucket_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any) -> Any:
         raise RuntimeError("on purpose")
 
     monkeypatch.setattr(gears_module, "specialised", fail)
-    run = compiled(lambda x: x.sin())
+    run = compile_dynamic(lambda x: x.sin())
     x = geared({0: [2, 4]}, 2, 3)
     with pytest.warns(torchair.DegradedWarning, match="served by the program for all sizes: on purpose"):
         got = run(x)
@@ -272,7 +272,7 @@ def test_gears_of_a_graph_in_pieces(row: SimulatedDevice, taken: list[Any]) -> N
     def chosen(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x.sin() + 1, x.masked_select(x > 0).cos().sum()
 
-    run = compiled(chosen)
+    run = compile_dynamic(chosen)
     with torch.no_grad():
         with (
             pytest.warns(torchair.DegradedWarning, match="a graph is recorded in 2 pieces"),
@@ -294,9 +294,9 @@ def test_files_have_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codegen", ["eager", slow("inductor")])
-def test_training(codegen: str, taken: list[Any]) -> None:
+def test_size_buckets_compile_forward_and_backward(codegen: str, taken: list[Any]) -> None:
     weight = torch.randn(3, 3, requires_grad=True)
-    run = compiled(lambda x, w: (x @ w).relu().sum(), {"engine_config.codegen": codegen})
+    run = compile_dynamic(lambda x, w: (x @ w).relu().sum(), {"engine_config.codegen": codegen})
     run(geared({0: [2, 4]}, 2, 3), weight).backward()
     for rows in (4, 2):
         x, other = torch.randn(rows, 3), weight.detach().clone().requires_grad_()
@@ -314,12 +314,12 @@ def test_who_makes_programs_for_gears(trains: bool, monkeypatch: pytest.MonkeyPa
     background would be taken one without the other.
     """
     ordered, here = [], []
-    better = backend.better_gears
-    monkeypatch.setattr(backend, "better_gears", lambda *given: ordered.append(1) or better(*given))
+    better = generate.better_gears
+    monkeypatch.setattr(generate, "better_gears", lambda *given: ordered.append(1) or better(*given))
     # Served by the common program: who is asked, and when, is what counts here.
     monkeypatch.setattr(gears_module.GearProgram, "take", lambda self: here.append(1))
     weight = torch.randn(3, 3, requires_grad=trains)
-    run = compiled(lambda x, w: (x @ w).relu().sum(), {"engine_config.codegen": "auto"})
+    run = compile_dynamic(lambda x, w: (x @ w).relu().sum(), {"engine_config.codegen": "auto"})
     loss = run(geared({0: [2, 4]}, 2, 3), weight)
     assert (len(ordered), len(here)) == ((0, 1) if trains else (1, 0))
     if trains:
@@ -330,7 +330,7 @@ def test_who_makes_programs_for_gears(trains: bool, monkeypatch: pytest.MonkeyPa
 @pytest.mark.full
 def test_training_is_compiled_in_the_first_call(taken: list[Any]) -> None:
     weight = torch.randn(3, 3, requires_grad=True)
-    run = compiled(lambda x, w: (x @ w).relu().sum(), {"engine_config.codegen": "auto"})
+    run = compile_dynamic(lambda x, w: (x @ w).relu().sum(), {"engine_config.codegen": "auto"})
     x, other = geared({0: [2, 4]}, 2, 3), weight.detach().clone().requires_grad_()
     run(x, weight).backward()
     assert [program.kind for program in taken] == ["inductor"] * 2, "at once, and of both"
@@ -340,7 +340,7 @@ def test_training_is_compiled_in_the_first_call(taken: list[Any]) -> None:
 
 def test_a_joint_graph_has_no_gears() -> None:
     weight = torch.randn(3, 3, requires_grad=True)
-    run = compiled(
+    run = compile_dynamic(
         lambda x, w: (x @ w).relu().sum(), {"experimental_config.aot_config_enable_joint_graph": True}
     )
     x = geared({0: [2, 4]}, 2, 3)

@@ -45,13 +45,13 @@ from torchair.fxgraph.layout_check import OutputLayouts
 pytestmark = pytest.mark.usefixtures("builds")
 
 
-def net(x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+def gelu_of_product(x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
     y = torch.nn.functional.gelu(x @ weight)
     return [y.reshape(x.shape[0] * 2, -1) + x.shape[0]]
 
 
 def traced() -> torch.fx.GraphModule:
-    return make_fx(net, tracing_mode="symbolic")(torch.randn(3, 4), torch.randn(4, 4))
+    return make_fx(gelu_of_product, tracing_mode="symbolic")(torch.randn(3, 4), torch.randn(4, 4))
 
 
 def test_symbols_become_numbers() -> None:
@@ -59,7 +59,7 @@ def test_symbols_become_numbers() -> None:
     gm = specialised(traced(), tensor_metadata_of(args))
     targets = [str(node.target) for node in gm.graph.nodes if node.op == "call_function"]
     assert not [target for target in targets if "sym_size" in target or "mul" in target]
-    torch.testing.assert_close(gm(*args), net(*args))
+    torch.testing.assert_close(gm(*args), gelu_of_product(*args))
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_kept_in_the_build_dir(tmp_path: Path, untouched: Path, monkeypatch: pyt
     assert sorted(cache.glob("fxgraph/*/*/*")) == entries, "the second order made nothing new"
 
 
-def test_a_build_dir_that_cannot_be_made_is_refused_or_told(tmp_path: Path) -> None:
+def test_unusable_build_dir_is_refused_or_warned_of(tmp_path: Path) -> None:
     group = torchair.CompilerConfig().experimental_config.aclgraph
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(ValueError, match=r"build_dir cannot be a directory: .*link is a symbolic link"):
@@ -190,7 +190,7 @@ def test_the_range_picks_keys(
     given = []
     monkeypatch.setattr(SCHEDULER, "give", lambda job: given.append(job) or job)
     args = [torch.randn(5, 4), torch.randn(4, 4), 3, 5]
-    gm = make_fx(lambda x, w, a, b: net(x, w))(*args)
+    gm = make_fx(lambda x, w, a, b: gelu_of_product(x, w))(*args)
     wanted_by_range = partial(is_wanted, 1, values)
     kernels = StaticShapeCompiler(
         gm, "graph_t", CodegenOptions(), OutputLayouts(()), Diagnostics(), wanted=wanted_by_range
@@ -223,7 +223,7 @@ class Lost:
         ((CompileResult(Lost()), ""), "not loaded: FileNotFoundError"),
     ],
 )
-def test_kernels_that_cannot_be_made_are_told(made: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_static_kernel_warns(made: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "compile_in_worker", lambda *order: made)
     given = job(Diagnostics())
     given.run()

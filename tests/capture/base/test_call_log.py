@@ -119,7 +119,7 @@ def test_at_debug_every_kind_of_runner_tells(capsys: pytest.CaptureFixture[str])
         assert "output 0" in said
 
 
-def test_statistics_without_debug_are_said_to_be_idle() -> None:
+def test_statistics_without_debug_warn() -> None:
     with pytest.warns(DegradedWarning, match="record_statistics_debug_info has no effect"):
         bound(Policy(statistics=True))
 

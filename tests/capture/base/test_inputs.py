@@ -78,7 +78,7 @@ def test_a_size_without_a_scalar_input_is_keyed_by_its_dimension() -> None:
     assert inputs_of(gm).key == (KeyPart(0, "size", 0), KeyPart(0, "size", 1))
 
 
-def test_host_inputs() -> None:
+def test_cpu_scalar_input_has_host_role() -> None:
     with FakeTensorMode(shape_env=ShapeEnv()):
         x, host = torch.empty(4, device="cuda"), torch.empty(())
         mixed = make_fx(lambda a, b: a * b, tracing_mode="real")(x, host)

@@ -40,7 +40,7 @@ def sized(**policy: Any) -> tuple[Runner, SimulatedDevice]:
     return make(scaled, "sp", (0,), **policy)
 
 
-def call(runner: Runner, size: int, value: float) -> torch.Tensor:
+def call_with_size(runner: Runner, size: int, value: float) -> torch.Tensor:
     (y,) = runner.run(size, torch.full((size,), value))
     assert y.tolist() == [value * size] * size
     return y
@@ -50,7 +50,7 @@ def two_each(runner: Runner, sizes: list[int]) -> None:
     """Of each size a call that records, and one that is replayed."""
     for size in sizes:
         for value in (1.0, 2.0):
-            call(runner, size, value)
+            call_with_size(runner, size, value)
 
 
 def homes_of(runner: Runner) -> set[OutputBuffer]:
@@ -85,24 +85,26 @@ HOLDERS: dict[str, Callable[[torch.Tensor], Any]] = {
 def test_an_output_of_another_size_is_not_overwritten(holder: str) -> None:
     runner, _ = sized()
     two_each(runner, [21, 13, 8])
-    y = call(runner, 13, 7.0)
+    y = call_with_size(runner, 13, 7.0)
     where, held = y.data_ptr(), HOLDERS[holder](y)
     before = y.untyped_storage().tolist()
     del y
     for value in (1.0, 2.0, 3.0):
         for size in (8, 13, 21, 8):
-            assert call(runner, size, value).data_ptr() != where
+            assert call_with_size(runner, size, value).data_ptr() != where
     other = held if holder == "storage" else torch.as_tensor(held).untyped_storage()
     assert other.tolist() == before
     del held, other
-    both = [call(runner, 13, 1.0), call(runner, 13, 2.0)]
+    both = [call_with_size(runner, 13, 1.0), call_with_size(runner, 13, 2.0)]
     assert where in [each.data_ptr() for each in both], "now it is free again"
 
 
-def test_many_held_outputs_are_copied_out_and_told() -> None:
+def test_many_held_outputs_are_copied_with_warning() -> None:
     runner, _ = sized()
     two_each(runner, [21, 13, 8, 5, 3])
-    kept = [(size, value, call(runner, size, value)) for value in (1.0, 2.0) for size in (13, 8, 5, 3)]
+    kept = [
+        (size, value, call_with_size(runner, size, value)) for value in (1.0, 2.0) for size in (13, 8, 5, 3)
+    ]
     assert all(y.tolist() == [size * value] * size for size, value, y in kept)
     report = runner.report()
     assert report.home_bytes == TURNS * 13 * FLOAT
@@ -113,7 +115,7 @@ def test_many_held_outputs_are_copied_out_and_told() -> None:
     gc.collect()
     replays = sum(row.replays for row in copied)
     for size in (13, 8, 5, 3):
-        call(runner, size, 3.0)
+        call_with_size(runner, size, 3.0)
     assert sum(r.replays for r in runner.report().recordings if r.private) == replays, "nothing is held now"
 
 
@@ -123,7 +125,7 @@ def test_a_loop_that_holds_one_output_copies_nothing() -> None:
     rng = random.Random(0)
     y = torch.empty(0)
     for _ in range(200):
-        y = call(runner, rng.choice(SIZES), float(rng.randrange(9)))
+        y = call_with_size(runner, rng.choice(SIZES), float(rng.randrange(9)))
     del y
     assert not any(recording.private for recording in runner.report().recordings)
     assert row.captures <= (TURNS + 1) * len(SIZES), "a recording in each home, and growing ones"
@@ -144,7 +146,7 @@ def test_recordings_of_one_size_have_homes_of_their_own() -> None:
 def test_a_dropped_size_leaves_its_held_output_and_its_neighbours() -> None:
     runner, _ = sized(capture_limit=2)
     two_each(runner, [21, 13])
-    held = call(runner, 13, 5.0)
+    held = call_with_size(runner, 13, 5.0)
     for _ in range(4):
         two_each(runner, [8, 5, 3])
     assert runner.report().dropped > 0
@@ -165,12 +167,12 @@ def test_an_output_that_was_resized_is_elsewhere() -> None:
     """Its storage has other memory then, while recordings know the old one."""
     runner, _ = sized()
     two_each(runner, [21, 13])
-    y = call(runner, 13, 1.0)
+    y = call_with_size(runner, 13, 1.0)
     y.resize_(1000).fill_(0.0)
-    assert call(runner, 13, 2.0).data_ptr() != y.data_ptr()
+    assert call_with_size(runner, 13, 2.0).data_ptr() != y.data_ptr()
     del y
     for value in (3.0, 4.0):
-        call(runner, 13, value)
+        call_with_size(runner, 13, value)
 
 
 def test_views_and_several_outputs_share_homes() -> None:
@@ -232,6 +234,6 @@ def test_the_simulation_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     runner, _ = sized()
     two_each(runner, [21, 13, 8])
     monkeypatch.setattr(fast_replay.AtRest, "is_free", lambda self: True)
-    held = call(runner, 13, 7.0)
+    held = call_with_size(runner, 13, 7.0)
     runner([8, torch.ones(8)])
     assert held.tolist() != [91.0] * 13

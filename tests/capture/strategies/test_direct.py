@@ -104,7 +104,7 @@ def test_random_graphs_need_a_device_that_draws_afresh() -> None:
     assert skip_reason(inputs, Policy(), SimulatedDevice()) is None
 
 
-def test_a_device_that_is_not_installed_says_so() -> None:
+def test_missing_device_is_the_skip_reason() -> None:
     reason = npu.DEVICE.why_no_graphs()
     assert reason is not None
     assert "npu" in reason

@@ -423,7 +423,7 @@ def test_arena_is_shared_by_all_shapes() -> None:
 # Pools.
 
 
-def test_pools() -> None:
+def test_runners_share_a_custom_pool() -> None:
     row = SimulatedDevice()
     shared = [make(lambda x: [x + 1], row=row, pool=(77, 0))[0] for _ in range(2)]
     own = [make(lambda x: [x + 1], row=row)[0] for _ in range(2)]
@@ -578,7 +578,7 @@ def test_inference_mode_has_its_own_recordings() -> None:
     assert row.captures == 2
 
 
-def test_inputs_that_require_grad_leave_no_graph_behind() -> None:
+def test_inputs_with_grad_leave_no_autograd_graph() -> None:
     runner, _ = make(lambda x: [x * 2])
     x = torch.ones(2, requires_grad=True)
     for _ in range(3):

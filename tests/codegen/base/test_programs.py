@@ -120,7 +120,7 @@ def test_output_strides_constants_and_writes_to_an_input(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", QUICK)
-def test_empty_tensors(kind: str) -> None:
+def test_program_accepts_empty_tensors(kind: str) -> None:
     w, b, x = torch.randn(8, 4), torch.randn(8), torch.randn(0, 4)
     program = make(kind, trace(lambda *a: [layer(*a), a[2] + 1], w, b, x))
     y, moved = program([w, b, x])
@@ -129,7 +129,7 @@ def test_empty_tensors(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_threads(kind: str) -> None:
+def test_program_is_right_in_many_threads(kind: str) -> None:
     w, b = torch.randn(8, 4), torch.randn(8)
     program = make(kind, trace(lambda *a: [layer(*a)], w, b, torch.randn(5, 4), dynamic=[2]), static=[0, 1])
     wrong: list[Any] = []
@@ -191,7 +191,7 @@ def test_guarded_programs_check_no_sizes() -> None:
     assert "assert_size_stride(" not in make("inductor", traced).source.split("def call")[1]
 
 
-def test_unknown_kind() -> None:
+def test_build_refuses_unknown_kind() -> None:
     with pytest.raises(BadOption, match="eager, inductor, native"):
         make("fortran", trace(lambda x: [x + 1], torch.ones(1)))
 

@@ -103,7 +103,7 @@ def of_a_size(w: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("fn", [chunks, returns, of_a_size])
-def test_odd_views(fn: Callable[..., Any]) -> None:
+def test_frozen_views_of_odd_kinds_equal_eager(fn: Callable[..., Any]) -> None:
     w, x = torch.randn(8, 4), torch.randn(3, 4)
     program = built(fn, w, x, dynamic=[1] if fn is of_a_size else [])
     for rows in (3, 5) if fn is of_a_size else (3, 3):

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 import torchair
+from tests.support.compile import compile_fn
 from tests.support.slow import slow
 from torchair.codegen.base.graph_prep import add_call
 from torchair.codegen.inductor import fx_fixups
@@ -19,12 +20,6 @@ from torchair.core.errors import DegradedWarning
 
 aten = torch.ops.aten
 MODES = ("max-autotune", "npugraph_ex")
-
-
-def compiled(fn: Callable[..., Any], mode: str) -> Any:
-    config = torchair.CompilerConfig()
-    config.mode, config.engine_config.codegen = mode, "inductor"
-    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)
 
 
 def writes_after_a_copy(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
@@ -69,12 +64,12 @@ def softmax_with_dropout(x: torch.Tensor) -> torch.Tensor:
     [(scaled_softmax, "npugraph_ex"), slow(softmax_with_dropout, "max-autotune")],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_what_an_op_has_written_is_read_behind_it(fn: Callable[..., Any], mode: str) -> None:
+def test_written_value_is_read_after_the_write(fn: Callable[..., Any], mode: str) -> None:
     """A loop was fused with one in front of the op: attention with dropout was nothing but zeros."""
     x = torch.randn(8, 4, requires_grad=True)
     with torch._inductor.config.patch(fallback_random=True):
         torch.manual_seed(0)
-        got = compiled(fn, mode)(x)
+        got = compile_fn(fn, mode=mode, codegen="inductor", fullgraph=True)(x)
     torch.manual_seed(0)
     torch.testing.assert_close(got, fn(x))
 
@@ -85,8 +80,8 @@ def test_what_an_op_has_written_is_read_behind_it(fn: Callable[..., Any], mode: 
     [writes_after_a_copy, copies_into_another_input, reads_by_index_in_between],
     ids=lambda f: f.__name__,
 )
-def test_values_read_behind_the_write_of_an_input(fn: Callable[..., Any], mode: str) -> None:
-    run = compiled(fn, mode)
+def test_values_read_after_write_of_input(fn: Callable[..., Any], mode: str) -> None:
+    run = compile_fn(fn, mode=mode, codegen="inductor", fullgraph=True)
     with torch.no_grad():
         for _ in range(2):
             given = [torch.randn(4, 2), torch.randn(4, 2)]
@@ -100,7 +95,7 @@ def test_an_op_of_which_torch_tells_other_strides(mode: str) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return torch.unique(x, dim=1) * 2
 
-    run = compiled(fn, mode)
+    run = compile_fn(fn, mode=mode, codegen="inductor", fullgraph=True)
     x = torch.tensor([[3, 1, 3, 2], [0, 1, 0, 2]])
     with (
         torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
@@ -127,14 +122,14 @@ def test_a_custom_op_with_a_careless_fake() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return careless(x).cumsum(0) + 1
 
-    run, x = compiled(fn, "npugraph_ex"), torch.randn(3, 5)
+    run, x = compile_fn(fn, mode="npugraph_ex", codegen="inductor", fullgraph=True), torch.randn(3, 5)
     with torch.no_grad(), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", DegradedWarning)
         for _ in range(2):
             torch.testing.assert_close(run(x), fn(x))
     text = str(said[0].message)
     assert "one has another layout than its fake says" in text
-    assert "test_inductor_faults.py" in text
+    assert "test_fx_fixups.py" in text
     assert "register_fake" in text
 
 

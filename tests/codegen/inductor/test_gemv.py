@@ -40,7 +40,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", CALLS)
-def test_equal(name: str, dtype: torch.dtype) -> None:
+def test_gemv_rewrite_equals_product(name: str, dtype: torch.dtype) -> None:
     fn, shapes = CALLS[name]
     args = [make_tensor(shape, dtype=dtype, device="cpu", low=-2, high=2) for shape in shapes]
     traced = trace(lambda *args: [fn(*args)], *args, decompose=False)
@@ -68,7 +68,7 @@ def test_equal(name: str, dtype: torch.dtype) -> None:
     ],
     ids=str,
 )
-def test_others_stay(shapes: Any, dtype: torch.dtype, dynamic: Any) -> None:
+def test_gemv_rewrite_leaves_other_products(shapes: Any, dtype: torch.dtype, dynamic: Any) -> None:
     args = [make_tensor(shape, dtype=dtype, device="cpu") for shape in shapes]
     traced = trace(lambda a, b: [torch.mm(a, b)], *args, dynamic=dynamic, decompose=False)
     mode = fake_mode_of(traced.gm, traced.inputs)

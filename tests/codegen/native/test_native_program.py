@@ -164,7 +164,7 @@ def test_a_program_can_be_dropped() -> None:
 
 
 @pytest.mark.cuda
-def test_cuda() -> None:
+def test_native_program_runs_on_cuda() -> None:
     w, b, x = (torch.randn(*size, device="cuda") for size in ((8, 4), (8,), (5, 4)))
     cache = torch.zeros(64, 8, device="cuda")
 

@@ -26,7 +26,7 @@ FORWARD = {
 
 @pytest.mark.parametrize("dtype", [f32, bf16, f16])
 @pytest.mark.parametrize("name", FORWARD)
-def test_forward(name, dtype):
+def test_activation_equals_eager(name, dtype):
     check(lambda x: FORWARD[name](x), make(dtype, 3, 6))
 
 
@@ -57,19 +57,19 @@ BACKWARD = {
 
 @pytest.mark.parametrize("dtype", [f32, bf16])
 @pytest.mark.parametrize("name", BACKWARD)
-def test_backward(name, dtype):
+def test_activation_gradient_equals_eager(name, dtype):
     # The lowered graph rounds every step to 16 bits; compiled, it does not.
     tolerance = {} if dtype is f32 else {"rtol": 0.1, "atol": 0.02}
     check(BACKWARD[name], make(dtype, 4, 6), make(dtype, 6, 4).reshape(4, 6), **tolerance)
 
 
 @pytest.mark.parametrize("channels", [1, 4])
-def test_prelu(channels):
+def test_prelu_equals_eager(channels):
     check(F.prelu, make(f32, 2, 4, 3), make(f32, channels))
     check(F.prelu, make(f32, 5), make(f32, 1))
 
 
-def test_prelu_gradient():
+def test_prelu_gradient_equals_eager():
     check(aten._prelu_kernel_backward, make(f32, 2, 4), make(f32, 2, 4), make(f32, 1, 4))
 
 

@@ -70,14 +70,14 @@ DTYPES = [f32, bf16, f16]
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("fn", [attend, attend_causal])
-def test_without_mask(fn, dtype, dynamic):
+def test_attention_without_mask_equals_eager(fn, dtype, dynamic):
     report = check(fn, *inputs(dtype), dynamic=dynamic)
     assert report.converted["aten._scaled_dot_product_flash_attention_for_cpu.default"] == 1
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("mask", MASKS)
-def test_masks(mask, dynamic):
+def test_attention_with_mask_equals_eager(mask, dynamic):
     check(attend_masked, *inputs(), MASKS[mask], dynamic=dynamic)
 
 
@@ -127,7 +127,7 @@ def test_log_sum_exp_is_made_only_when_it_is_read(dtype):
 @pytest.mark.parametrize(
     ("is_causal", "mask"), [(True, None), (False, None), (False, "float"), (False, "hidden")]
 )
-def test_backward(is_causal, mask, dynamic):
+def test_attention_gradient_equals_eager(is_causal, mask, dynamic):
     given = (
         None
         if mask is None
@@ -172,7 +172,7 @@ def test_heads_that_are_symbols(given, dtype):
     check(both, q, q, k, v, mask, dynamic=True, **tolerance)
 
 
-def run(op, arguments, attrs, outputs=1):
+def run_ir_op(op, arguments, attrs, outputs=1):
     """One IR op on real tensors; a tuple of numbers is a constant."""
     mode = torch._subclasses.FakeTensorMode()
     graph = Graph("one", inference(mode, torch.device("cpu")))
@@ -233,7 +233,7 @@ def test_mask_modes_of_fused_infer_attention(mode, with_shift):
         "num_heads": 4, "num_key_value_heads": 2, "input_layout": "BNSD", "scale": 0.4, "sparse_mode": mode,
         "pre_tokens": 2, "next_tokens": 1, "softmax_lse_flag": True,
     }  # fmt: skip
-    out, lse = run("FusedInferAttentionScore", [q, [k], [v], shift, hidden], attrs, outputs=2)
+    out, lse = run_ir_op("FusedInferAttentionScore", [q, [k], [v], shift, hidden], attrs, outputs=2)
     whole = [x.repeat_interleave(2, 1) for x in (k, v)]
     expected, expected_lse = formula(q, *whole, seen, 0.4, 0.0 if shift is None else shift)
     torch.testing.assert_close(out, expected)
@@ -253,7 +253,7 @@ def test_layouts_and_lengths(layout):
     rows, columns = torch.tensor([5, 3]), torch.tensor([7, 4])
     attrs = {"num_heads": 4, "input_layout": layout, "scale": 0.4}
     given = [to[entry](q), [to[entry](k)], [to[entry](v)], None, None, rows, columns]
-    (out,) = run("FusedInferAttentionScore", given, attrs)
+    (out,) = run_ir_op("FusedInferAttentionScore", given, attrs)
     expected, _ = formula(q, k, v, torch.arange(7) < columns[:, None, None, None], 0.4)
     expected = torch.where(torch.arange(5)[:, None] < rows[:, None, None, None], expected, 0.0)
     torch.testing.assert_close(out, to[leaving or entry](expected))
@@ -286,6 +286,6 @@ def test_the_gradient_of_a_shift():
         out.detach(),
     ]
     attrs = {"head_num": 2, "input_layout": "BNSD", "scale_value": 0.4}
-    got = run("FlashAttentionScoreGrad", given, attrs, outputs=4)
+    got = run_ir_op("FlashAttentionScoreGrad", given, attrs, outputs=4)
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)

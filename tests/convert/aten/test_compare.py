@@ -37,20 +37,20 @@ def test_comparison_with_a_zero_dim_tensor_and_a_size():
 
 @pytest.mark.parametrize("dtype", [f32, i64, boolean])
 @pytest.mark.parametrize("fn", [torch.logical_and, torch.logical_or, torch.logical_xor])
-def test_logic(fn, dtype):
+def test_logical_op_equals_eager(fn, dtype):
     check(fn, make(dtype, 3, 4), make(boolean, 4))
     check(torch.logical_not, make(dtype, 3, 4))
 
 
 @pytest.mark.parametrize("dtype", [i64, i32, boolean])
 @pytest.mark.parametrize("fn", [torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor])
-def test_bits(fn, dtype):
+def test_bitwise_op_equals_eager(fn, dtype):
     check(fn, make(dtype, 3, 4), make(dtype, 4))
     check(lambda x: fn(x, x.dtype is boolean or 3), make(dtype, 3, 4))
     check(torch.bitwise_not, make(dtype, 3, 4))
 
 
-def test_shifts():
+def test_shift_equals_eager():
     check(torch.bitwise_left_shift, make(i64, 3, 4), torch.tensor(2))
     check(lambda x: x >> 1, make(i64, 3, 4, low=-9, high=9))
     check(lambda x: x << 1, make(i32, 3, 4))

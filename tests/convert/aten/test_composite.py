@@ -100,7 +100,7 @@ def taken(report: ConversionReport) -> set[str]:
     ("name", "dynamic"),
     [(name, dynamic) for name in TENSORS for dynamic in (False, True) if not (dynamic and name in STATIC)],
 )
-def test_tensors(name: str, dynamic: bool) -> None:
+def test_composite_op_on_tensors_equals_eager(name: str, dynamic: bool) -> None:
     op, args = overload(name), TENSORS[name]
     leaves, form = tree_flatten(args)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -114,7 +114,7 @@ def test_tensors(name: str, dynamic: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [None, torch.float64])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_numbers(name: str, dtype: torch.dtype | None) -> None:
+def test_composite_op_on_numbers_equals_eager(name: str, dtype: torch.dtype | None) -> None:
     op = overload(name)
     report = check(lambda x: x * op(*NUMBERS[name], **(PLAIN | {"dtype": dtype})), torch.full((1,), 2.0))
     assert f"aten.{name}" in taken(report)

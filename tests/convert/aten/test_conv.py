@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.convert.aten.test_attention import run
+from tests.convert.aten.test_attention import run_ir_op
 from tests.convert.harness import check, converted
 from tests.support.slow import slow
 
@@ -35,7 +35,7 @@ DIMS = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("window", WINDOWS)
 @DIMS
-def test_forward(dims, window, dynamic):
+def test_conv_equals_eager(dims, window, dynamic):
     window = WINDOWS[window]
     weight = rand(6, 4 // window.get("groups", 1), *[3] * dims)
     check(
@@ -45,7 +45,7 @@ def test_forward(dims, window, dynamic):
 
 @pytest.mark.parametrize("window", [*WINDOWS, "wider"])
 @DIMS
-def test_transposed(dims, window, dynamic):
+def test_transposed_conv_equals_eager(dims, window, dynamic):
     window = WINDOWS.get(window, {"stride": 3, "output_padding": 1})
     weight = rand(4, 3, *[3] * dims)
     bias = rand(3 * window.get("groups", 1))
@@ -68,7 +68,7 @@ def test_no_batch_dim():
 
 
 @pytest.mark.parametrize("dtype", [bf16, f16])
-def test_half_precision(dtype):
+def test_conv_in_half_precision_equals_eager(dtype):
     operands = [rand(2, 4, 9, 7, dtype=dtype), rand(6, 4, 3, 3, dtype=dtype), rand(6, dtype=dtype)]
     check(lambda x, w, b: F.conv2d(x, w, b, padding=1), *operands)
 
@@ -85,7 +85,7 @@ def test_batch_of_none():
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_gradients(dims, transposed, dynamic):
+def test_conv_gradient_equals_eager(dims, transposed, dynamic):
     x, w = rand(*DATA[dims]), rand(4, 4, *[3] * dims)
     fn = (TRANSPOSED if transposed else FORWARD)[dims]
     grad = torch.randn_like(fn(x, w, stride=2, padding=1))
@@ -123,7 +123,7 @@ def test_gradients_in_half_precision():
     )
 
 
-def test_attributes():
+def test_conv_attributes_are_emitted():
     graph, *_ = converted(
         lambda x, w: F.conv2d(x, w, stride=(2, 3), padding=(1, 2), dilation=(1, 2)),
         [rand(2, 4, 9, 9), rand(6, 4, 3, 3)],
@@ -139,12 +139,12 @@ def test_attributes():
 def test_pads_that_differ_on_the_two_sides():
     x, w, b = rand(2, 4, 9, 7), rand(6, 4, 3, 3), rand(6)
     attrs = {"strides": [1, 1, 2, 1], "pads": [0, 1, 2, 0], "data_format": "NCHW"}
-    (got,) = run("Conv2D", [x, w, b], attrs)
+    (got,) = run_ir_op("Conv2D", [x, w, b], attrs)
     torch.testing.assert_close(got, F.conv2d(F.pad(x, [2, 0, 0, 1]), w, b, stride=(2, 1)))
     w = rand(4, 6, 3, 3)
     whole = F.conv_transpose2d(x, w, b, stride=(2, 1))
     shape = (2, 6, whole.shape[2] - 1, whole.shape[3] - 2)
-    (got,) = run("Conv2DTranspose", [shape, x, w, b], attrs)
+    (got,) = run_ir_op("Conv2DTranspose", [shape, x, w, b], attrs)
     torch.testing.assert_close(got, whole[:, :, :-1, 2:])
 
 

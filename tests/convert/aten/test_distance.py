@@ -21,7 +21,7 @@ ROWS = {
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("row", ROWS)
-def test_distances(row: str, dynamic: bool) -> None:
+def test_distance_equals_eager(row: str, dynamic: bool) -> None:
     fn, *args = ROWS[row]
     check(fn, *args, dynamic=dynamic)
 

@@ -60,13 +60,13 @@ GRADIENTS = {"sum": gradients(0, False), "shares": gradients(0, True), "mean": g
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("row", ROWS)
-def test_tables(row: str, dynamic: bool) -> None:
+def test_embedding_equals_eager(row: str, dynamic: bool) -> None:
     fn, *args = ROWS[row]
     check(fn, *args, dynamic=dynamic)
 
 
 @pytest.mark.parametrize("row", GRADIENTS)
-def test_gradients(row: str) -> None:
+def test_embedding_gradient_equals_eager(row: str) -> None:
     check(GRADIENTS[row], W, I, BAGS, SHARES)
 
 

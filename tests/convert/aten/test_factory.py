@@ -43,7 +43,7 @@ CREATE = {
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", CREATE)
-def test_create(name, dynamic):
+def test_factory_op_equals_eager(name, dynamic):
     check(CREATE[name], make(f32, 4, 3), dynamic=dynamic)
 
 
@@ -59,14 +59,14 @@ def test_new_empty_has_the_shape_and_type():
 @pytest.mark.parametrize(
     "dtypes", [(f32, i64), (f32, boolean), (i64, bf16), (bf16, f32), (f32, f32), (boolean, f16)], ids=str
 )
-def test_cast(dtypes, dynamic):
+def test_cast_equals_eager(dtypes, dynamic):
     check(lambda x: x.to(dtypes[1], copy=True), make(dtypes[0], 3, 4), dynamic=dynamic)
     check(
         lambda x: torch.ops.prims.convert_element_type(x, dtypes[1]), make(dtypes[0], 3, 4), dynamic=dynamic
     )
 
 
-def test_copies():
+def test_copy_equals_eager():
     x = make(f32, 3, 4)
     check(lambda x: x.clone(memory_format=torch.contiguous_format), x.t())
     check(lambda x: (x.detach() + 1, torch.ops.aten.alias(x) * 2, torch.ops.aten.lift_fresh_copy(x)), x)

@@ -20,7 +20,7 @@ def types(fn: Any, *args: Any) -> set[str]:
 @FORMS
 @NORMS
 @pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"])
-def test_one_dim(name: str, norm: str, dynamic: bool) -> None:
+def test_fft_of_one_dim_equals_eager(name: str, norm: str, dynamic: bool) -> None:
     fn = getattr(torch.fft, name)
     real = name in ("rfft", "ihfft")
     x = torch.randn(3, 6) if real else torch.randn(3, 6, dtype=torch.complex64)
@@ -30,7 +30,7 @@ def test_one_dim(name: str, norm: str, dynamic: bool) -> None:
 
 @FORMS
 @pytest.mark.parametrize("name", ["fft2", "ifft2", "fftn", "ifftn", "rfft2", "irfft2", "rfftn", "irfftn"])
-def test_several_dims(name: str, dynamic: bool) -> None:
+def test_fft_of_several_dims_equals_eager(name: str, dynamic: bool) -> None:
     fn = getattr(torch.fft, name)
     x = torch.randn(2, 3, 4, 5) if name.startswith("r") else torch.randn(2, 3, 4, 5, dtype=torch.complex64)
     check(fn, x, dynamic=dynamic)
@@ -54,7 +54,7 @@ def test_a_real_signal_may_have_its_whole_spectrum() -> None:
 
 
 @FORMS
-def test_shifts(dynamic: bool) -> None:
+def test_fft_shift_equals_eager(dynamic: bool) -> None:
     x = torch.randn(4, 5)
     allow = ["aten.roll.default"] if dynamic else []  # half of a symbolic size is no constant shift
     check(lambda x: torch.fft.fftshift(x), x, dynamic=dynamic, allow=allow)
@@ -62,13 +62,13 @@ def test_shifts(dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_frequencies(n: int) -> None:
+def test_fft_frequencies_equal_eager(n: int) -> None:
     check(lambda x: x * torch.fft.fftfreq(n, 0.5), torch.ones(1))
     check(lambda x: x * torch.fft.rfftfreq(n, 0.5), torch.ones(1))
 
 
 @pytest.mark.parametrize("center", [False, True])
-def test_short_time(center: bool) -> None:
+def test_short_time_fft_equals_eager(center: bool) -> None:
     x, window = torch.randn(2, 32), torch.hann_window(8)
 
     def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -23,13 +23,13 @@ def two(dtype, low=-4):
 
 
 @pytest.mark.parametrize("name", [*UNARY.split(), *ROUNDING.split()])
-def test_unary(name):
+def test_foreach_unary_is_one_op(name):
     check(lambda a, b: getattr(torch, f"_foreach_{name}")([a, b]), *two(f32))
 
 
 @pytest.mark.parametrize("dtype", [f32, bf16, i32])
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "maximum", "minimum", "clamp_min", "clamp_max"])
-def test_binary(name, dtype):
+def test_foreach_binary_is_one_op(name, dtype):
     packet = getattr(aten, f"_foreach_{name}")
     check(lambda a, b: packet.Scalar([a, b], 2), *two(dtype))
     check(lambda a, b: packet.ScalarList([a, b], [2, 3]), *two(dtype))
@@ -45,7 +45,7 @@ def test_division_and_powers(name):
     check(lambda a, b: aten._foreach_pow.ScalarAndTensor(2.0, [a, b]), *two(f32))
 
 
-def test_alpha():
+def test_foreach_with_alpha_equals_eager():
     check(lambda a, b: torch._foreach_add([a, b], [a, b], alpha=3), *two(f32))
     check(lambda a, b: torch._foreach_sub([a, b], [a, b], alpha=0.5), *two(bf16))
 

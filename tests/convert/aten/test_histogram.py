@@ -83,7 +83,7 @@ REDUCTIONS = ("sum", "mean", "prod", "max", "min")
 
 
 @pytest.mark.parametrize("row", STATIC)
-def test_histogram(row: str) -> None:
+def test_histogram_equals_eager(row: str) -> None:
     fn, *args = STATIC[row]
     check(fn, *args)
 
@@ -96,7 +96,7 @@ def test_segments_and_hashes(row: str, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("weights", [False, True])
-def test_counts(weights: bool) -> None:
+def test_counting_op_equals_eager(weights: bool) -> None:
     """How many numbers there are is known only when they are."""
     if weights and OLD:
         pytest.skip("fake tensors of this torch say int64 of counts with weights")

@@ -85,14 +85,14 @@ ROWS = {
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("row", ROWS)
-def test_reading(row: str, dynamic: bool) -> None:
+def test_indexing_equals_eager(row: str, dynamic: bool) -> None:
     fn, *args = ROWS[row]
     # Eager puts the dim of the slices first in memory; fake tensors do not.
     check(fn, *args, dynamic=dynamic, fakes_err=row == "unique_slices_runs")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool])
-def test_dtypes(dtype: torch.dtype) -> None:
+def test_indexing_of_each_dtype_equals_eager(dtype: torch.dtype) -> None:
     check(
         lambda x, i, j: (x[i], x[:, i], x.index_select(1, i), x.gather(0, j % 5)), X[..., 0].to(dtype), I, J
     )

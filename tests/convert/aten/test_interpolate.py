@@ -37,7 +37,7 @@ RESIZES = {
 
 @pytest.mark.parametrize("dynamic", [slow(False), True])
 @pytest.mark.parametrize("name", RESIZES)
-def test_interpolate(name, dynamic):
+def test_interpolate_equals_eager(name, dynamic):
     check(lambda x: F.interpolate(x, **RESIZES[name]), rand(*PLANE), dynamic=dynamic)
 
 

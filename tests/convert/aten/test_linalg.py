@@ -294,7 +294,7 @@ OPAQUE: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("name", OPAQUE)
-def test_what_has_no_ir_op_says_why(name: str) -> None:
+def test_op_without_ir_op_has_fallback_reason(name: str) -> None:
     fn, word = OPAQUE[name]
     x = square()
     assert word in fallbacks(fn, x)[name]

@@ -52,7 +52,7 @@ PRODUCTS = {
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("dtype", [f32, i64])
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_products(name, dtype, dynamic):
+def test_product_equals_eager(name, dtype, dynamic):
     fn, shapes = PRODUCTS[name]
     check(fn, *[rand(*shape, dtype=dtype) for shape in shapes], dynamic=dynamic)
 
@@ -106,7 +106,7 @@ def whole_call(target, *args, expected):
     ("shape", "bias", "op"),
     [((6, 4), True, "MatMulV2"), ((2, 3, 4), True, "BatchMatMulV2"), ((2, 3, 4), False, "BatchMatMulV2")],
 )
-def test_linear(shape, bias, op):
+def test_linear_equals_eager(shape, bias, op):
     operands = [rand(*shape), rand(5, 4), *([rand(5)] if bias else [])]
     assert op in whole_call(aten.linear.default, *operands, expected=F.linear(*operands))
     check(F.linear, *operands)
@@ -116,7 +116,7 @@ def test_linear(shape, bias, op):
     ("a", "b", "op"),
     [((3, 4), (4, 5), "MatMul"), ((2, 3, 4), (4, 5), "BatchMatMul"), ((3, 4), (2, 4, 5), "BatchMatMul")],
 )
-def test_matmul(a, b, op):
+def test_matmul_equals_eager(a, b, op):
     a, b = rand(*a), rand(*b)
     assert op in whole_call(aten.matmul.default, a, b, expected=torch.matmul(a, b))
 

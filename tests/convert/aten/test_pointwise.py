@@ -41,13 +41,13 @@ UNARY_FLOAT = (
     ("dtype", "dynamic"), [(f32, False), (f32, True), (bf16, False), (i64, False)], ids=str
 )
 @pytest.mark.parametrize("fn", UNARY, ids=lambda fn: fn.__name__)
-def test_unary(fn, dtype, dynamic):
+def test_unary_op_equals_eager(fn, dtype, dynamic):
     check(fn, make(dtype, 3, 5), dynamic=dynamic)
 
 
 @pytest.mark.parametrize("dtype", [f32, f16, i64])
 @pytest.mark.parametrize("fn", UNARY_FLOAT, ids=lambda fn: fn.__name__)
-def test_unary_float(fn, dtype):
+def test_unary_float_op_equals_eager(fn, dtype):
     if dtype is f16 and fn is torch.special.ndtri:
         pytest.skip("ATen has no half ndtri")
     check(fn, make(dtype, 3, 5))
@@ -72,7 +72,7 @@ def test_rounding_keeps_halves_even_and_integers():
         lambda x: x * 2j + x,
     ],
 )
-def test_complex(fn, dtype):
+def test_complex_pointwise_op_equals_eager(fn, dtype):
     check(fn, make(dtype, 3, 4))
 
 
@@ -89,7 +89,7 @@ BINARY = (
     ids=str,
 )
 @pytest.mark.parametrize("fn", BINARY, ids=lambda fn: fn.__name__)
-def test_binary(fn, dtypes, dynamic):
+def test_binary_op_equals_eager(fn, dtypes, dynamic):
     if fn is torch.hypot and not any(dtype.is_floating_point for dtype in dtypes):
         pytest.skip("ATen has no hypot of integers")
     a, b = make(dtypes[0], 3, 1, 5), make(dtypes[1], 4, 5)
@@ -162,7 +162,7 @@ def test_addcmul_addcdiv_lerp(dtype):
 
 @pytest.mark.parametrize("bounds", [(-1, 1), (None, 0.5), (-0.5, None), (2, -2)])
 @pytest.mark.parametrize("dtype", [f32, bf16, i64])
-def test_clamp(bounds, dtype):
+def test_clamp_equals_eager(bounds, dtype):
     check(lambda x: torch.clamp(x, *bounds), make(dtype, 3, 5))
 
 

@@ -58,7 +58,7 @@ POOLS = {
 
 @STATIC_FIRST
 @pytest.mark.parametrize("name", POOLS)
-def test_pools(name, dynamic):
+def test_pooling_equals_eager(name, dynamic):
     fn, shape = POOLS[name]
     check(fn, rand(*shape), dynamic=dynamic)
 
@@ -127,7 +127,7 @@ GRADIENTS = {
 
 @STATIC_FIRST
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_gradients(name, dynamic):
+def test_pooling_gradient_equals_eager(name, dynamic):
     fn, grad, shape = GRADIENTS[name]
     check(fn, rand(*grad), rand(*shape), dynamic=dynamic)
 

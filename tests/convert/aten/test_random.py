@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 import torchair
 from tests.convert.harness import OLD, converted
+from tests.support.compile import compile_fn
 from torchair import ge
 from torchair.convert.base.registry import unregister
 from torchair.core.torch_private.compilers.inductor import inductor_config, lowering_table
@@ -88,11 +89,6 @@ def backend(codegen: str) -> Any:
     return torchair.get_npu_backend(compiler_config=config)
 
 
-def compiled(fn: Fn, codegen: str, dynamic: bool = False) -> Fn:
-    torch._dynamo.reset()
-    return torch.compile(fn, backend=backend(codegen), dynamic=dynamic, fullgraph=True)
-
-
 def from_seed(fn: Fn, *args: Any) -> list[Any]:
     torch.manual_seed(3)
     return [*listed(fn(*args)), *listed(fn(*args))]
@@ -131,7 +127,7 @@ def test_transforms_have_the_distribution(name: str) -> None:
 def test_every_code_generator_follows_the_seed(name: str, codegen: str) -> None:
     fn, _ = EQUAL[name]
     x = weights()
-    run = compiled(fn, codegen, dynamic=True)
+    run = compile_fn(fn, dynamic=True, codegen=codegen, fullgraph=True, reset=True)
     run(x)
     first, again = from_seed(run, x), from_seed(run, x)
     torch.testing.assert_close(first, again, rtol=0, atol=0)
@@ -144,14 +140,20 @@ def test_every_code_generator_follows_the_seed(name: str, codegen: str) -> None:
 @pytest.mark.parametrize("name", BY_PARTS)
 def test_dropout_gives_eagers_mask(name: str, codegen: str) -> None:
     x = weights()
-    run = compiled(BY_PARTS[name], codegen)
+    run = compile_fn(BY_PARTS[name], dynamic=False, codegen=codegen, fullgraph=True, reset=True)
     torch.testing.assert_close(from_seed(run, x), from_seed(BY_PARTS[name], x))
 
 
 def test_inductor_draws_eagers_numbers_when_asked_to() -> None:
     x = weights()
     with inductor_config.patch(fallback_random=True):
-        run = compiled(lambda x: F.dropout(x, 0.3) + torch.rand_like(x), "inductor")
+        run = compile_fn(
+            lambda x: F.dropout(x, 0.3) + torch.rand_like(x),
+            dynamic=False,
+            codegen="inductor",
+            fullgraph=True,
+            reset=True,
+        )
         got = from_seed(run, x)
     torch.testing.assert_close(got, from_seed(lambda x: F.dropout(x, 0.3) + torch.rand_like(x), x))
 
@@ -160,7 +162,9 @@ def test_inductor_draws_eagers_numbers_when_asked_to() -> None:
 @pytest.mark.parametrize("codegen", CODEGENS)
 def test_backward_sees_the_mask_of_forward(codegen: str, dynamic: bool) -> None:
     x = (weights() + 0.1).requires_grad_()
-    run = compiled(lambda x: F.dropout(x, 0.4), codegen, dynamic)
+    run = compile_fn(
+        lambda x: F.dropout(x, 0.4), dynamic=dynamic, codegen=codegen, fullgraph=True, reset=True
+    )
     run(x)
     y = run(x)
     (grad,) = torch.autograd.grad(y.sum(), x)
@@ -169,9 +173,9 @@ def test_backward_sees_the_mask_of_forward(codegen: str, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_rrelu(training: bool) -> None:
+def test_rrelu_draws_slopes_in_range(training: bool) -> None:
     x = weights() - 0.5
-    run = compiled(lambda x: F.rrelu(x, 0.1, 0.3, training), "eager")
+    run = compile_fn(lambda x: F.rrelu(x, 0.1, 0.3, training), dynamic=False, fullgraph=True, reset=True)
     slope = (run(x) / x)[x < 0]
     assert torch.equal(run(x)[x >= 0], x[x >= 0])
     assert slope.ge(0.1 - 1e-6).all()
@@ -197,7 +201,7 @@ def test_the_state_of_a_graph_is_one_seed_and_a_vector_of_offsets() -> None:
     assert [read.count(offset) for offset in graph.by_name[UNPACK].outputs] == [1, 1, 1]
 
 
-def test_a_converter_that_declines_leaves_no_state_behind() -> None:
+def test_declined_conversion_leaves_no_random_state() -> None:
     target = torch.ops.aten.sin.default
 
     @torchair.register_fx_node_ge_converter(target)

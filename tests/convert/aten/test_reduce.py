@@ -74,7 +74,7 @@ ROWS = {
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("row", ROWS)
-def test_reductions(row: str, dynamic: bool) -> None:
+def test_reduction_equals_eager(row: str, dynamic: bool) -> None:
     fn, *args = ROWS[row]
     check(fn, *args, dynamic=dynamic)
 
@@ -95,7 +95,7 @@ def test_sums_begin_with_zero(codegen: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half(dtype: torch.dtype) -> None:
+def test_reduction_in_half_precision_equals_eager(dtype: torch.dtype) -> None:
     x = torch.randn(8, 33).to(dtype)
     check(
         lambda x: (x.sum(1), x.mean(0), x.var(1), x.std(), x.amax(1), x.logsumexp(1), x.cumsum(1), x.prod(0)),

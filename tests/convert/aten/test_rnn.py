@@ -13,7 +13,7 @@ from tests.convert.harness import check, converted
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_lstm(layers: int, bidirectional: bool, bias: bool) -> None:
+def test_lstm_equals_eager(layers: int, bidirectional: bool, bias: bool) -> None:
     net = torch.nn.LSTM(5, 7, layers, bias=bias, bidirectional=bidirectional, batch_first=True).eval()
     weights = [weight.detach() for weight in net._flat_weights]
 

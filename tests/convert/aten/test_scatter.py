@@ -145,13 +145,13 @@ ROWS = {
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.filterwarnings("ignore:The reduce argument")
-def test_writing(row: str, dynamic: bool) -> None:
+def test_indexed_write_equals_eager(row: str, dynamic: bool) -> None:
     fn, *args = ROWS[row]
     check(fn, *args, dynamic=dynamic)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool])
-def test_dtypes(dtype: torch.dtype) -> None:
+def test_indexed_write_of_each_dtype_equals_eager(dtype: torch.dtype) -> None:
     x = (X * 3).to(dtype)
     check(
         lambda x, i, v: (x.index_put((i,), v), x.index_copy(0, i, v), x.slice_scatter(v, 0, 1, 4)),
@@ -175,7 +175,9 @@ def test_dtypes(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("reduce", ["amax", "amin", "mean", "prod"])
 @pytest.mark.filterwarnings("ignore:index_reduce")
-def test_reductions(reduce: str, include_self: bool, dtype: torch.dtype, dynamic: bool) -> None:
+def test_scatter_reduction_equals_eager(
+    reduce: str, include_self: bool, dtype: torch.dtype, dynamic: bool
+) -> None:
     x, source = (X * 3).to(dtype), (X.flip(0) * 2).to(dtype)
     index = torch.tensor([0, 4, 4])
 

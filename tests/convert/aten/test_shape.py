@@ -71,11 +71,11 @@ ROWS = {
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("row", ROWS)
-def test_rearranging(row: str, dynamic: bool) -> None:
+def test_shape_op_equals_eager(row: str, dynamic: bool) -> None:
     fn, *args = ROWS[row]
     check(fn, *args, dynamic=dynamic)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool, torch.complex64])
-def test_dtypes(dtype: torch.dtype) -> None:
+def test_shape_op_of_each_dtype_equals_eager(dtype: torch.dtype) -> None:
     check(lambda x: (x[1:, 0], torch.cat([x, x]), x.flip(0), x.repeat(2, 1)), torch.ones(3, 4).to(dtype))

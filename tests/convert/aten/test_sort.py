@@ -49,6 +49,6 @@ ROWS = {
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("row", ROWS)
-def test_order(row: str, dynamic: bool) -> None:
+def test_sort_equals_eager(row: str, dynamic: bool) -> None:
     fn, *args = ROWS[row]
     check(fn, *args, dynamic=dynamic)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torchair
-from tests.convert.special.test_auto_functionalized import compiled
+from tests.convert.special.test_auto_functionalized import compile_verified
 from torchair import ge
 from torchair.convert.base.auto_converters import automatic
 from torchair.engine.user_kernels import unregister_kernel
@@ -80,7 +80,7 @@ def fn(x: Any) -> Any:
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_equal_to_eager(dynamic: bool) -> None:
-    run = compiled(fn, "max-autotune", dynamic=dynamic)
+    run = compile_verified(fn, "max-autotune", dynamic=dynamic)
     for rows in (3, 5):
         x = torch.randn(rows, 4)
         torch.testing.assert_close(run(x.clone()), fn(x.clone()))
@@ -104,7 +104,7 @@ def test_a_users_kernel_is_what_it_means() -> None:
     ge.register_kernel("AutoMul", lambda x, y, *, k, j: x * y * k + j)
     try:
         x = torch.randn(3)
-        got = compiled(lambda x: ops.auto_mul(x, x), "max-autotune")(x)
+        got = compile_verified(lambda x: ops.auto_mul(x, x), "max-autotune")(x)
         torch.testing.assert_close(got, x * x * 2 + 2)
     finally:
         unregister_kernel("AutoMul")
@@ -115,7 +115,7 @@ def test_a_users_kernel_for_one_device() -> None:
     for device, factor in (("cuda", 2.0), ("cpu", 100.0)):  # the op's own, that of the kernel
         ge.register_kernel("AutoMul", lambda x, y, *, k, j: x * y * 100, on=device)
         try:
-            made = compiled(lambda x: ops.auto_mul(x, x), "max-autotune")(x)
+            made = compile_verified(lambda x: ops.auto_mul(x, x), "max-autotune")(x)
         finally:
             unregister_kernel("AutoMul", on=device)
         torch.testing.assert_close(made, x * x * factor)
@@ -126,7 +126,7 @@ def test_none_is_not_the_default_of_the_prototype() -> None:
     x = torch.randn(3)
     try:
         with pytest.warns(torchair.DegradedWarning, match=r"its argument 'k' is None, and left out .* 1\.0"):
-            got = compiled(lambda x: (ops.auto_maybe(x), ops.auto_maybe(x, None)), "max-autotune")(x)
+            got = compile_verified(lambda x: (ops.auto_maybe(x), ops.auto_maybe(x, None)), "max-autotune")(x)
     finally:
         unregister_kernel("AutoMaybe")
     torch.testing.assert_close(got, (x * 2, x * 100))
@@ -152,7 +152,7 @@ def test_data_types_of_schemas(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("schema", BAD)
-def test_reasons(schema: str) -> None:
+def test_auto_converter_refusal_gives_reason(schema: str) -> None:
     name, _, overload = schema.split("(")[0].partition(".")
     with pytest.raises(RuntimeError) as caught:
         automatic(getattr(getattr(ops, name), overload or "default"))
@@ -166,10 +166,10 @@ def test_reasons_without_a_schema() -> None:
         automatic(torch.ops.aten.add.Tensor)
 
 
-def test_the_reason_is_told_and_the_model_runs() -> None:
+def test_auto_converter_failure_warns_and_runs_eager_op() -> None:
     library.impl("nowhere", lambda x: x * 2, "CPU")
     library.impl("nowhere", lambda x: x + 0, "Meta")
-    run = compiled(lambda x: ops.nowhere(x) + 1, "max-autotune")
+    run = compile_verified(lambda x: ops.nowhere(x) + 1, "max-autotune")
     x = torch.randn(3)
     with pytest.warns(torchair.DegradedWarning, match="no IR op 'Nowhere' is registered"):
         torch.testing.assert_close(run(x), x * 2 + 1)

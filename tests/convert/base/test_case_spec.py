@@ -51,7 +51,7 @@ def test_noise_of_bools_and_bytes_has_both_kinds_of_values() -> None:
     assert int(U8(100).make().max()) < 10
 
 
-def test_literals() -> None:
+def test_case_spec_accepts_literals() -> None:
     assert torch.equal(T([1, 2]).make(), torch.tensor([1, 2]))
     assert T(0.5, dtype=torch.float16).make().dtype == torch.float16
     assert repr(Support(F32(2), T([1]), alpha=2)) == "Support(F32(2), T([1], dtype=None), alpha=2)"

@@ -63,7 +63,7 @@ def evaluated(rule: dict[str, Any], inputs: list[Tensor]) -> list[tuple[list[int
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_other_sizes(dynamic: bool, tmp_path: Path) -> None:
+def test_inference_rule_holds_for_other_sizes(dynamic: bool, tmp_path: Path) -> None:
     found = rules(Model(), tmp_path, torch.randn(4, 6), torch.randn(3, 7), dynamic=dynamic)
     for shapes in (((4, 6), (3, 7)), ((5, 9), (8, 2)), ((2, 3), (6, 6))):
         x, y = (torch.empty(shape) for shape in shapes)
@@ -85,7 +85,7 @@ def test_only_what_is_needed_is_kept(tmp_path: Path) -> None:
     assert found["RuleLike"]["shape"] == {"inputs": [None, ["s1"]], "outputs": [["s1"]]}
 
 
-def test_what_cannot_be_said_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_inexpressible_inference_rule_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Larger(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return rule_none(x)

@@ -31,14 +31,14 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_as_size(name):
+def test_symbolic_number_as_size_equals_eager(name):
     """The number is a size of the result."""
     check(lambda x: torch.zeros(SIZES[name](x.shape[0], x.shape[1])) + 1, make(f32, 7, 3), dynamic=True)
 
 
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("dtype", [f32, i64])
-def test_as_operand(name, dtype):
+def test_symbolic_number_as_operand_equals_eager(name, dtype):
     """The number is multiplied with data."""
     check(lambda x: x * SIZES[name](x.shape[0], x.shape[1]), make(dtype, 7, 3), dynamic=True)
 
@@ -52,7 +52,7 @@ FLOATS = {
 
 @pytest.mark.parametrize("dtype", [f32, f16])
 @pytest.mark.parametrize("name", FLOATS)
-def test_float_operand(name, dtype):
+def test_symbolic_float_as_operand_equals_eager(name, dtype):
     check(lambda x: x * FLOATS[name](x.shape[0], x.shape[1]), make(dtype, 7, 3), dynamic=True)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.cpp_extension import load_inline
 
 import torchair
+from tests.support.compile import compile_fn
 from tests.support.slow import slow
 from torchair import ge
 from torchair.convert.base.registry import unregister
@@ -163,14 +164,10 @@ CASES = (
 )  # fmt: skip
 
 
-def compiled(fn: Fn, mode: str, codegen: str = "eager", dynamic: bool = False) -> Fn:
-    torch._dynamo.reset()
-    config = torchair.CompilerConfig()
-    config.mode = mode
-    config.engine_config.codegen = codegen
-    config.engine_config.verify = True
-    backend = torchair.get_npu_backend(compiler_config=config)
-    return torch.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)
+def compile_verified(fn: Fn, mode: str, codegen: str = "eager", dynamic: bool = False) -> Fn:
+    """Compile with the check of the graph between passes."""
+    options = {"engine_config.verify": True}
+    return compile_fn(fn, options, mode, codegen, reset=True, dynamic=dynamic, fullgraph=True)
 
 
 def check(fn: Fn, run: Fn) -> None:
@@ -213,18 +210,18 @@ def with_converters() -> Any:
 @pytest.mark.parametrize("codegen", ["eager", slow("reference"), slow("inductor")])
 @pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
 @pytest.mark.usefixtures("with_converters")
-def test_graph_mode(fn: Fn, codegen: str, dynamic: bool) -> None:
-    check(fn, compiled(fn, "max-autotune", codegen, dynamic))
+def test_functionalized_op_in_graph_mode_equals_eager(fn: Fn, codegen: str, dynamic: bool) -> None:
+    check(fn, compile_verified(fn, "max-autotune", codegen, dynamic))
 
 
 @pytest.mark.parametrize("dynamic", [slow(False), True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("codegen", ["eager", slow("inductor")])
 @pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
-def test_capture_mode(fn: Fn, codegen: str, dynamic: bool) -> None:
+def test_functionalized_op_in_capture_mode_equals_eager(fn: Fn, codegen: str, dynamic: bool) -> None:
     is_told = (fn, codegen, dynamic) == (listed_views, "inductor", True)
     told = pytest.warns(DegradedWarning, match="that an op takes as a list") if is_told else nullcontext()
     with told:
-        check(fn, compiled(fn, "npugraph_ex", codegen, dynamic))
+        check(fn, compile_verified(fn, "npugraph_ex", codegen, dynamic))
 
 
 @torch.library.custom_op("torchair_functionalized::doubled_and", mutates_args=("y",))
@@ -242,7 +239,7 @@ def test_a_copy_of_what_is_written_is_read(mode: str, codegen: str) -> None:
         return y + 1
 
     ours = torch.ones(4)
-    torch.testing.assert_close(compiled(fn, mode, codegen, False)(ours), torch.full((4,), 4.0))
+    torch.testing.assert_close(compile_verified(fn, mode, codegen, False)(ours), torch.full((4,), 4.0))
     torch.testing.assert_close(ours, torch.full((4,), 3.0))
 
 
@@ -254,7 +251,7 @@ def test_a_copy_of_what_is_written_is_read(mode: str, codegen: str) -> None:
 )
 @pytest.mark.usefixtures("with_converters")
 def test_in_place_without_a_copy(fn: Fn, offset: int, mode: str) -> None:
-    run = compiled(fn, mode)
+    run = compile_verified(fn, mode)
     for _ in range(3):
         x = torch.randn(4, 6)
         SEEN.clear()
@@ -266,7 +263,7 @@ def test_in_place_without_a_copy(fn: Fn, offset: int, mode: str) -> None:
 
 def test_an_input_that_is_not_to_change_is_copied() -> None:
     """The control: here the op must not write where the input lies."""
-    run = compiled(lambda x: value(x + 0) + x, "npugraph_ex")
+    run = compile_verified(lambda x: value(x + 0) + x, "npugraph_ex")
     x = torch.randn(4, 6)
     SEEN.clear()
     run(x)
@@ -299,7 +296,7 @@ def test_a_kernel_serves_ops_that_write() -> None:
     try:
         for fn in (whole, gaps, turned):
             SEEN.clear()
-            run = compiled(fn, "max-autotune", dynamic=True)
+            run = compile_verified(fn, "max-autotune", dynamic=True)
             x = torch.randn(4, 6)
             again = x.clone()
             torch.testing.assert_close(run(x), fn(again))
@@ -317,7 +314,7 @@ def test_a_kernel_knows_no_shared_memory() -> None:
     register(lambda x, y: ge.custom_op("FunctionalizedTestBehind", x, y)[0])
     try:
         with pytest.raises(Exception, match="it writes what it reads as 'x'"):
-            compiled(read_as_written, "max-autotune")(torch.randn(4, 6))
+            compile_verified(read_as_written, "max-autotune")(torch.randn(4, 6))
     finally:
         unregister(ops.read_behind.default)
 
@@ -329,14 +326,14 @@ def test_shared_memory_of_an_operator_that_is_defined_anew(mode: str) -> None:
         y.add_(1)
         return x * k
 
-    check(lambda x: (first(x, x), x + 1), compiled(lambda x: (first(x, x), x + 1), mode))
+    check(lambda x: (first(x, x), x + 1), compile_verified(lambda x: (first(x, x), x + 1), mode))
 
     @torchair.op("functionalized_test::read_anew", mutates_args=("y",))
     def second(x: Tensor, y: Tensor, n: float = 0.5) -> Tensor:
         y.add_(3)
         return x * n
 
-    check(lambda x: (second(x, x), x + 1), compiled(lambda x: (second(x, x), x + 1), mode))
+    check(lambda x: (second(x, x), x + 1), compile_verified(lambda x: (second(x, x), x + 1), mode))
 
 
 def test_a_name_in_a_file_is_the_operator_with_its_other_schema() -> None:
@@ -366,7 +363,7 @@ def test_an_op_in_cpp() -> None:
 
     for mode in ("max-autotune", "npugraph_ex"):
         for dynamic in (False, True):
-            check(fn, compiled(fn, mode, dynamic=dynamic))
+            check(fn, compile_verified(fn, mode, dynamic=dynamic))
 
 
 @torch.library.custom_op("functionalized_test::turn", mutates_args=("x",))
@@ -395,7 +392,7 @@ def test_what_is_written_beside_a_complex_argument(mode: str, codegen: str) -> N
 
     x, by = torch.randn(3, 2), torch.randn(3, dtype=torch.complex64)
     mine, want = x.clone(), x.clone()
-    made, expected = compiled(fn, mode, codegen)(mine, by), fn(want, by)
+    made, expected = compile_verified(fn, mode, codegen)(mine, by), fn(want, by)
     torch.testing.assert_close((made, mine), (expected, want))
 
 
@@ -403,8 +400,8 @@ def test_what_is_written_beside_a_complex_argument(mode: str, codegen: str) -> N
 @pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
 def test_an_op_that_may_write_and_does_not(mode: str) -> None:
     x = torch.randn(3, 2)
-    torch.testing.assert_close(compiled(lambda x: ops.maybe(x), mode)(x), x * 2)
-    torch.testing.assert_close(compiled(lambda x: ops.maybe(x) + 1, mode)(x[0]), x[0] * 2 + 1)
+    torch.testing.assert_close(compile_verified(lambda x: ops.maybe(x), mode)(x), x * 2)
+    torch.testing.assert_close(compile_verified(lambda x: ops.maybe(x) + 1, mode)(x[0]), x[0] * 2 + 1)
 
 
 def test_a_wrapper_that_cannot_be_taken_apart_is_run_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,5 +414,5 @@ def test_a_wrapper_that_cannot_be_taken_apart_is_run_as_it_is(monkeypatch: pytes
     x = torch.randn(4, 4)
     mine, want = x.clone(), x.clone()
     with pytest.warns(DegradedWarning, match="decompose_auto_functionalized failed"):
-        made = compiled(whole, "npugraph_ex")(mine)
+        made = compile_verified(whole, "npugraph_ex")(mine)
     torch.testing.assert_close((made, mine), (whole(want), want))

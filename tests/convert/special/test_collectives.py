@@ -21,7 +21,7 @@ RANKS = 3
 
 
 @pytest.mark.parametrize("ways", [1, slow(4)])
-def test_programs(tmp_path: Path, ways: int) -> None:
+def test_collective_programs_equal_eager_on_three_ranks(tmp_path: Path, ways: int) -> None:
     """Equal to eager, without graph breaks and without a word of warning; `collective_programs` has them."""
     store = str(tmp_path / "store")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -19,16 +19,19 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import torchair
+from tests.support.compile import compile_fn
 from tests.support.slow import slow
 from torchair import ge
-from torchair.backend.pipeline.compile import convert_to_ge, lower_to_aten, pass_context
-from torchair.backend.pipeline.context import Stage
-from torchair.backend.pipeline.normalize import normalize_graph
+from torchair.backend.pipeline.context import Context
+from torchair.backend.pipeline.ir import convert_to_ir, lower_to_aten, pass_context
+from torchair.backend.pipeline.plan import new_context
 from torchair.backend.settings.settings import Settings
 from torchair.convert.base.registry import unregister
+from torchair.convert.base.report import ConversionReport
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.compilers.aot_autograd import aot_autograd
 from torchair.engine.interpret import interpret
+from torchair.fxgraph.layout import layouts_of
 from torchair.ge.files.text import from_python, to_python
 from torchair.ge.files.verify import verify
 from torchair.ge.graph import Graph
@@ -179,22 +182,18 @@ def backend(mode: str, codegen: str) -> Any:
     return torchair.get_npu_backend(compiler_config=config)
 
 
-def compiled(fn: Fn, mode: str = "max-autotune", codegen: str = "eager", dynamic: bool = False) -> Fn:
-    torch._dynamo.reset()
-    return torch.compile(fn, backend=backend(mode, codegen), dynamic=dynamic, fullgraph=True)
-
-
 def sample(rows: int = 4) -> torch.Tensor:
     return torch.randn(rows, 8, generator=torch.Generator().manual_seed(rows))
 
 
-def graph_of(fn: Fn, dynamic: bool = False) -> tuple[Graph, Stage, Any, list[Any]]:
+def graph_of(fn: Fn, dynamic: bool = False) -> tuple[Graph, ConversionReport, Context, Any, list[Any]]:
     """The IR of the graph that Dynamo and AOTAutograd make, and the flat arguments of a call."""
     found: list[Any] = []
 
     def keep(gm: Any, inputs: Any) -> Any:
-        copied, stage = normalize_graph(gm, inputs, Settings.of({}))
-        found.extend([convert_to_ge(copied, stage, pass_context(stage)), stage, copied])
+        copied, ctx = new_context(gm, inputs, Settings.of({}))
+        graph, report = convert_to_ir(copied, ctx, layouts_of(copied), pass_context(ctx))
+        found.extend([graph, report, ctx, copied])
 
         def run(args: list[Any]) -> Any:
             found.append(list(args))
@@ -206,7 +205,7 @@ def graph_of(fn: Fn, dynamic: bool = False) -> tuple[Graph, Stage, Any, list[Any
     torch._dynamo.reset()
     with torch.no_grad():
         torch.compile(fn, backend=aot_autograd(fw_compiler=keep), dynamic=dynamic, fullgraph=True)(sample())
-    return tuple(found[:4])  # type: ignore[return-value]
+    return tuple(found[:5])  # type: ignore[return-value]
 
 
 def types(graph: Graph) -> set[str]:
@@ -217,16 +216,16 @@ def types(graph: Graph) -> set[str]:
 @pytest.mark.parametrize("name", CASES)
 def test_equal_to_eager(name: str, dynamic: bool) -> None:
     fn, wanted, carried = (CASES | DYNAMIC if dynamic else CASES)[name]
-    graph, stage, gm, args = graph_of(fn, dynamic)
+    graph, report, ctx, gm, args = graph_of(fn, dynamic)
     verify(graph)
     assert wanted <= types(graph)
-    assert {reason.op for reason in stage.report.fallbacks} == carried
+    assert {reason.op for reason in report.fallbacks} == carried
     with torch.no_grad():
         expected = gm(*args)
-        lowered = lower_to_aten(graph, gm, stage)
+        lowered = lower_to_aten(graph, gm, ctx)
         torch.testing.assert_close(interpret(graph, args, CPU), list(expected))
         torch.testing.assert_close(list(lowered(*args)), list(expected))
-        run = compiled(fn, dynamic=dynamic)
+        run = compile_fn(fn, dynamic=dynamic, fullgraph=True, reset=True)
         with pytest.warns(DegradedWarning, match="carried through") if carried else contextlib.nullcontext():
             run(sample(4))
         with warnings.catch_warnings():
@@ -243,7 +242,7 @@ CAPTURED = ("branch_in_a_loop", "loop_that_reads", "scan", "checkpoint", "auto_f
 @pytest.mark.parametrize("name", [name if name in CAPTURED else slow(name) for name in CASES])
 def test_capture_mode(name: str) -> None:
     fn = CASES[name][0]
-    run = compiled(fn, "npugraph_ex", dynamic=True)
+    run = compile_fn(fn, mode="npugraph_ex", dynamic=True, fullgraph=True, reset=True)
     with torch.no_grad():
         for rows in (4, 6, 4):
             torch.testing.assert_close(run(sample(rows)), fn(sample(rows)))
@@ -252,21 +251,26 @@ def test_capture_mode(name: str) -> None:
 @pytest.mark.parametrize("name", [slow("branch"), "loop_that_reads"])
 def test_inductor(name: str) -> None:
     fn = CASES[name][0]
-    run = compiled(fn, codegen="inductor", dynamic=True)
+    run = compile_fn(fn, codegen="inductor", dynamic=True, fullgraph=True, reset=True)
     with torch.no_grad():
         for x in (sample(4), -sample(4).abs(), sample(6)):
             torch.testing.assert_close(run(x), fn(x))
 
 
 def test_both_branches_are_taken() -> None:
-    run = compiled(branch)
+    run = compile_fn(branch, dynamic=False, fullgraph=True, reset=True)
     for x in (torch.ones(4, 8), -torch.ones(4, 8)):
         torch.testing.assert_close(run(x), branch(x))
 
 
 def test_gradients_through_a_branch() -> None:
     x = sample().requires_grad_()
-    run = compiled(lambda x: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x * x, (x,)).sum())
+    run = compile_fn(
+        lambda x: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x * x, (x,)).sum(),
+        dynamic=False,
+        fullgraph=True,
+        reset=True,
+    )
     for value in (sample(), sample() - 9):
         with torch.no_grad():
             x.copy_(value)
@@ -275,22 +279,20 @@ def test_gradients_through_a_branch() -> None:
 
 
 def test_what_a_loop_does_not_change_stays_outside_of_its_results() -> None:
-    graph, stage, gm, _ = graph_of(loop_that_reads)
+    graph, _, ctx, gm, _ = graph_of(loop_that_reads)
     (op,) = [op for op in graph.ops if op.type == "While"]
     assert len(op.outputs) == len(op.inputs) == 3
     condition, body = [graph.subgraphs[name] for name in op.subgraphs]
     assert [len(part.inputs) for part in (condition, body)] == [3, 3]
     assert len(body.output.slots) == 3  # type: ignore[union-attr]
-    (node,) = [
-        node for node in lower_to_aten(graph, gm, stage).graph.nodes if str(node.target) == "while_loop"
-    ]
+    (node,) = [node for node in lower_to_aten(graph, gm, ctx).graph.nodes if str(node.target) == "while_loop"]
     assert [len(part) for part in node.args[2:]] == [2, 1]
 
 
 @pytest.mark.parametrize("name", ["branch", "loop", "branch_in_a_loop"])
 @pytest.mark.parametrize("way", ["wire", "text"])
 def test_a_graph_with_sub_graphs_survives(name: str, way: str) -> None:
-    graph, _, gm, args = graph_of(CASES[name][0])
+    graph, _, _, gm, args = graph_of(CASES[name][0])
     ways: dict[str, Callable[[Graph], Graph]] = {
         "wire": lambda graph: from_model(to_bytes(graph, runtime=True)),
         "text": lambda graph: from_python(to_python(graph, limit=None)),
@@ -304,12 +306,12 @@ def test_a_branch_that_draws_numbers_is_carried_through() -> None:
     def fn(x: torch.Tensor) -> Any:
         return torch.cond(x.sum() > 0, lambda x: torch.rand_like(x), lambda x: x + 1, (x,))
 
-    graph, stage, *_ = graph_of(fn)
+    graph, report, *_ = graph_of(fn)
     assert not graph.subgraphs
-    (reason,) = stage.report.fallbacks
+    (reason,) = report.fallbacks
     assert reason.op == "cond"
     assert "random numbers" in reason.why
-    run = compiled(fn)
+    run = compile_fn(fn, dynamic=False, fullgraph=True, reset=True)
     torch.manual_seed(1)
     with pytest.warns(DegradedWarning, match="cond .*random numbers"):
         got = run(torch.ones(4, 8))
@@ -325,11 +327,11 @@ def test_a_written_argument_through_the_ops_own_converter() -> None:
         return ge.InplaceIndexAdd(x, list(range(4)), y, axis=0)
 
     try:
-        graph, stage, gm, args = graph_of(writes)
+        graph, report, _, gm, args = graph_of(writes)
     finally:
         unregister(target)
     assert {"InplaceIndexAdd", "TensorMove"} <= types(graph)
-    assert not stage.report.fallbacks
+    assert not report.fallbacks
     torch.testing.assert_close(interpret(graph, args, CPU), list(gm(*args)))
     torch.testing.assert_close(interpret(graph, args, CPU), [args[0] * 4])
 
@@ -339,7 +341,7 @@ def test_dropout_that_is_recomputed_in_backward() -> None:
         return checkpoint(lambda x: torch.dropout(x, 0.5, True).sin(), x, use_reentrant=False)
 
     x = (sample().abs() + 0.1).requires_grad_()
-    run = compiled(fn)
+    run = compile_fn(fn, dynamic=False, fullgraph=True, reset=True)
     with pytest.warns(DegradedWarning, match="run_and_save_rng_state"):
         y = run(x)
     with pytest.warns(DegradedWarning, match="run_with_rng_state"):
@@ -352,4 +354,6 @@ def test_associative_scan() -> None:
     def fn(x: torch.Tensor) -> Any:
         return associative_scan(lambda a, b: a + b, x, 0, combine_mode="generic")
 
-    torch.testing.assert_close(compiled(fn)(sample()), sample().cumsum(0))
+    torch.testing.assert_close(
+        compile_fn(fn, dynamic=False, fullgraph=True, reset=True)(sample()), sample().cumsum(0)
+    )

@@ -24,18 +24,18 @@ BINARY = [
 
 
 @pytest.mark.parametrize("name", UNARY)
-def test_unary(name):
+def test_unary_prim_equals_eager(name):
     check(getattr(prims, name).default, make(f32, 3, 4))
 
 
 @pytest.mark.parametrize("name", BINARY)
-def test_binary(name):
+def test_binary_prim_equals_eager(name):
     check(getattr(prims, name).default, make(f32, 3, 4), make(f32, 4, 3).t().contiguous() + 5)
 
 
 @pytest.mark.parametrize("dtype", [i64, boolean])
 @pytest.mark.parametrize("name", ["bitwise_and", "bitwise_or", "bitwise_xor"])
-def test_bits(name, dtype):
+def test_bitwise_prim_equals_eager(name, dtype):
     check(getattr(prims, name).default, make(dtype, 3, 4), make(dtype, 3, 4))
 
 
@@ -58,7 +58,7 @@ def test_selection_and_ranges(dynamic):
         lambda x: prims.squeeze(prims.broadcast_in_dim(x, [1, 3, 4], [1, 2]), [0]),
     ],
 )
-def test_views(fn):
+def test_view_prims_convert(fn):
     """They cannot be functionalised, so only decompositions contain them."""
     x = make(f32, 3, 4)
     gm = make_fx(fn, tracing_mode="fake")(x)
@@ -72,5 +72,5 @@ def test_integer_division_truncates():
     check(prims.div.default, torch.tensor([7, -7]), torch.tensor([2, 2]))
 
 
-def test_special_floats():
+def test_isfinite_prim_sees_nan_and_infinity():
     check(prims.isfinite.default, torch.tensor([1.0, float("nan"), float("inf")]))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import torchair
+from tests.support.compile import compile_fn
 from tests.support.process import python
 from tests.support.slow import slow
 from torchair import ge
@@ -66,21 +67,17 @@ class Model(torch.nn.Module):
         return a + 1, b * 2
 
 
-def compiled(codegen: str, dynamic: bool, **options: str) -> Any:
-    torch._dynamo.reset()
-    config = torchair.CompilerConfig()
-    config.engine_config.codegen = codegen
-    config.engine_config.verify = True
-    for name, value in options.items():
-        setattr(config.debug.graph_dump, name, value)
-    backend = torchair.get_npu_backend(compiler_config=config)
-    return torch.compile(Model(), backend=backend, dynamic=dynamic, fullgraph=True)
+def compile_model(codegen: str, dynamic: bool, **dump: str) -> Any:
+    """Compile `Model` with the check between passes; `dump` are options of `debug.graph_dump`."""
+    options: dict[str, Any] = {f"debug.graph_dump.{name}": value for name, value in dump.items()}
+    options["engine_config.verify"] = True
+    return compile_fn(Model(), options, codegen=codegen, reset=True, dynamic=dynamic, fullgraph=True)
 
 
 @pytest.mark.parametrize("dynamic", [slow(False), True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("codegen", ["eager", "reference", slow("inductor")])
 def test_the_torch_op_runs_once_and_nothing_is_rounded(codegen: str, dynamic: bool) -> None:
-    run = compiled(codegen, dynamic)
+    run = compile_model(codegen, dynamic)
     for shape in ((4, 6), (5, 3)):
         x = torch.randn(*shape)
         expected = Model()(x)
@@ -93,7 +90,7 @@ def test_the_torch_op_runs_once_and_nothing_is_rounded(codegen: str, dynamic: bo
 
 @pytest.mark.parametrize("kind", ["py", "pbtxt", "txt"])
 def test_dumps_show_the_users_ops(kind: str, tmp_path: Path) -> None:
-    compiled("eager", True, type=kind, path=str(tmp_path))(torch.randn(4, 6))
+    compile_model("eager", True, type=kind, path=str(tmp_path))(torch.randn(4, 6))
     texts = [path.read_text() for path in tmp_path.glob(f"*original*.{kind}")]
     assert texts
     for name in ("WithoutKernelScaled", "WithoutKernelPair", "WithoutKernelUndeclared"):
@@ -135,7 +132,7 @@ torch.testing.assert_close(torchair.load_air("export.air")(x), x * 2 + 1)
 """
 
 
-def test_elsewhere_a_kernel_runs_it_or_the_error_says_what_to_do(tmp_path: Path) -> None:
+def test_loaded_op_without_kernel_gives_hint(tmp_path: Path) -> None:
     class Twice(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return twice(x) + 1

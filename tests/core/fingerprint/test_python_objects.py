@@ -57,7 +57,7 @@ def test_functions_that_call_themselves_and_those_of_libraries() -> None:
     assert behaviour(python_objects.data) == python_objects.identity(python_objects.data)
 
 
-def test_what_cannot_be_told() -> None:
+def test_unsupported_object_has_no_key() -> None:
     with pytest.raises(NotPossible, match="no data"):
         behaviour(closing(object()))
 

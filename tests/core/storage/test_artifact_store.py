@@ -57,7 +57,7 @@ def test_every_flipped_byte_is_noticed(store: ArtifactStore) -> None:
     assert store.get(KEY) == FILES
 
 
-def test_damage_is_told_and_mended_by_the_next_write(
+def test_damaged_entry_warns_and_next_write_fixes_it(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = store.put(KEY, FILES, FACTS)

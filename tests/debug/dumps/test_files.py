@@ -78,7 +78,7 @@ def test_a_link_that_comes_late_is_replaced_not_followed(tmp_path: Path) -> None
     assert not (tmp_path / "file").is_symlink()
 
 
-def test_what_is_not_written_is_told(tmp_path: Path) -> None:
+def test_failed_write_warns(tmp_path: Path) -> None:
     told = Diagnostics()
     with (
         pytest.warns(DegradedWarning, match="cannot write a page: FileNotFoundError"),

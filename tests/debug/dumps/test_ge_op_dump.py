@@ -73,26 +73,26 @@ def config(**options: Any) -> torchair.CompilerConfig:
     return made
 
 
-def net(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def update_and_multiply(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     cache.add_(x)
     return torch.relu(cache * 2) @ x.t()
 
 
-def run(asked: torchair.CompilerConfig, calls: int = 1) -> tuple[str, list[torch.Tensor]]:
-    """Call `net`, compare with eager; the name of its graph and the results."""
+def call_and_compare(asked: torchair.CompilerConfig, calls: int = 1) -> tuple[str, list[torch.Tensor]]:
+    """Call `update_and_multiply`, compare with eager; the name of its graph and the results."""
     backend, mine, theirs = Seen(asked), torch.zeros(2, 3), torch.zeros(2, 3)
-    compiled, results = torch.compile(net, backend=backend, dynamic=False), []
+    compiled, results = torch.compile(update_and_multiply, backend=backend, dynamic=False), []
     with torch.no_grad():
         for number in range(calls):
             x = torch.randn(2, 3) + number
             results.append(compiled(mine, x))
-            torch.testing.assert_close(results[-1], net(theirs, x))
+            torch.testing.assert_close(results[-1], update_and_multiply(theirs, x))
             torch.testing.assert_close(mine, theirs)
     return backend.calls[0].graph, results
 
 
 def test_every_op_of_every_run(tmp_path: Path) -> None:
-    graph, results = run(config(), calls=2)
+    graph, results = call_and_compare(config(), calls=2)
     folders = steps(tmp_path / RANK, graph)
     assert sorted(folders) == [0, 1]
     for step, result in enumerate(results):
@@ -106,7 +106,7 @@ def test_every_op_of_every_run(tmp_path: Path) -> None:
 
 
 def test_what_an_op_writes_is_dumped_as_it_was(tmp_path: Path) -> None:
-    graph, _ = run(config(), calls=2)
+    graph, _ = call_and_compare(config(), calls=2)
     before: dict[int, np.ndarray] = {}
     for step, folder in steps(tmp_path / RANK, graph).items():
         (path,) = [
@@ -122,33 +122,33 @@ def test_what_an_op_writes_is_dumped_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "sides"), [("input", {"input"}), ("output", {"output"}), ("all", {"input", "output"})]
 )
-def test_sides(tmp_path: Path, mode: str, sides: set[str]) -> None:
-    graph, _ = run(config(dump_mode=mode))
+def test_dump_mode_selects_inputs_and_outputs(tmp_path: Path, mode: str, sides: set[str]) -> None:
+    graph, _ = call_and_compare(config(dump_mode=mode))
     assert {item.side for item in files(steps(tmp_path / RANK, graph)[0])} == sides
 
 
-def test_steps(tmp_path: Path) -> None:
-    graph, _ = run(config(dump_step="0|2-3"), calls=5)
+def test_dump_step_selects_runs(tmp_path: Path) -> None:
+    graph, _ = call_and_compare(config(dump_step="0|2-3"), calls=5)
     assert sorted(steps(tmp_path / RANK, graph)) == [0, 2, 3]
 
 
 def test_layers_and_the_inputs_that_feed_them(tmp_path: Path) -> None:
-    graph, _ = run(config(dump_layer="MatMul Relu"))
+    graph, _ = call_and_compare(config(dump_layer="MatMul Relu"))
     found = files(steps(tmp_path / RANK, graph)[0])
     assert {item.type for item in found} == {"MatMul", "Relu", "Data"}
     assert len({item.op for item in found if item.type == "Data"}) == 1
 
 
-def test_a_layer_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_dump_layer_with_unknown_name_warns(tmp_path: Path) -> None:
     with pytest.warns(
         DegradedWarning, match="dump_config dumps nothing of graph graph_.*: it has no op named Nowhere"
     ):
-        run(config(dump_layer="Nowhere"))
+        call_and_compare(config(dump_layer="Nowhere"))
     assert not list(tmp_path.glob("**/*.npy"))
 
 
-def test_statistics(tmp_path: Path) -> None:
-    graph, results = run(config(dump_data="stats"))
+def test_dump_data_stats_writes_statistics(tmp_path: Path) -> None:
+    graph, results = call_and_compare(config(dump_data="stats"))
     folder = steps(tmp_path / RANK, graph)[0]
     assert [path.name for path in folder.iterdir()] == ["statistics.csv"]
     with (folder / "statistics.csv").open(newline="") as file:
@@ -172,9 +172,9 @@ def test_statistics_are_of_the_tensor_not_of_its_array(tmp_path: Path) -> None:
 
 
 def test_the_options_are_handed_on(tmp_path: Path) -> None:
-    first, _ = run(config(dump_layer="Relu", quant_dumpable=True, dump_step="0"))
+    first, _ = call_and_compare(config(dump_layer="Relu", quant_dumpable=True, dump_step="0"))
     torch.compiler.reset()
-    second, _ = run(config(dump_layer="Relu", quant_dumpable=True, dump_step="0"))
+    second, _ = call_and_compare(config(dump_layer="Relu", quant_dumpable=True, dump_step="0"))
     (path,) = (tmp_path / "ge_dump_data_json").iterdir()
     assert path.name == f"dump_options_worldsize1_rank0_pid{os.getpid()}.json"
     assert json.loads(path.read_text()) == {
@@ -236,14 +236,14 @@ def test_training_and_sizes(tmp_path: Path, dynamic: bool) -> None:
 def test_what_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / RANK).write_text("in the way")
     with pytest.warns(DegradedWarning, match="cannot write a dumped tensor"):
-        run(config())
+        call_and_compare(config())
 
 
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / RANK).symlink_to(tmp_path / "elsewhere")
     with pytest.warns(DegradedWarning, match="is a symbolic link"):
-        run(config())
+        call_and_compare(config())
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
@@ -274,7 +274,7 @@ def test_a_model_by_file(tmp_path: Path) -> None:
     asked = by_file(
         tmp_path, dump_path=str(tmp_path / "out"), dump_list=entries, dump_mode="output", dump_op_switch="off"
     )
-    graph, _ = run(asked)
+    graph, _ = call_and_compare(asked)
     assert graph == name
     found = files(steps(tmp_path / "out", graph)[0])
     assert {(item.type, item.side) for item in found} == {("Relu", "output")}
@@ -293,12 +293,12 @@ def test_other_models_are_compiled_as_usual(tmp_path: Path) -> None:
 def test_options_win_over_the_file(tmp_path: Path) -> None:
     asked = by_file(tmp_path, dump_path=str(tmp_path / "out"), dump_mode="output", dump_data="stats")
     asked.dump_config.dump_mode = "input"
-    graph, _ = run(asked)
+    graph, _ = call_and_compare(asked)
     with (steps(tmp_path / "out", graph)[0] / "statistics.csv").open(newline="") as file:
         assert {row["Input/Output"] for row in csv.DictReader(file)} == {"input"}
 
 
-def test_overflow(tmp_path: Path) -> None:
+def test_overflow_dump_names_first_op_with_infinity(tmp_path: Path) -> None:
     """The op that makes the first infinity, and none of those that hand it on."""
     backend = Seen(by_file(tmp_path, dump_path=str(tmp_path / "out"), dump_debug="on"))
     with torch.no_grad():
@@ -323,9 +323,9 @@ def test_overflow(tmp_path: Path) -> None:
     ],
     ids=["single ops", "watcher", "unknown key"],
 )
-def test_what_needs_the_hardware_is_told(tmp_path: Path, dump: dict[str, Any], text: str) -> None:
+def test_dump_options_for_hardware_warn(tmp_path: Path, dump: dict[str, Any], text: str) -> None:
     with pytest.warns(DegradedWarning, match=text):
-        run(by_file(tmp_path, dump_path=str(tmp_path / "out"), **dump))
+        call_and_compare(by_file(tmp_path, dump_path=str(tmp_path / "out"), **dump))
 
 
 ENTRY = {"model_name": "graph_1"}

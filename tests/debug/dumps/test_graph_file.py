@@ -73,7 +73,7 @@ def check(folder: Path, calls: list[Call]) -> None:
 # Files
 
 
-def net(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def softmax_of_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x @ weight, -1) + x.shape[0]
 
 
@@ -103,7 +103,7 @@ def test_the_working_directory_is_the_default(tmp_path: Path, monkeypatch: pytes
     made.debug.graph_dump.dtype = "txt"  # the other name of `type`
     assert made.debug.graph_dump.type.value == made.debug.graph_dump.dtype.value == "txt"
     made.debug.run_eagerly = True
-    torch.compile(net, backend=torchair.get_npu_backend(compiler_config=made))(
+    torch.compile(softmax_of_product, backend=torchair.get_npu_backend(compiler_config=made))(
         torch.ones(2, 2), torch.ones(2, 2)
     )
     assert len(list(tmp_path.glob("dynamo_*.txt"))) == 2
@@ -114,25 +114,27 @@ def test_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "dumps").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Exception, match="symbolic link") as caught:
-        torch.compile(net, backend=Seen(asked))(torch.ones(2, 2), torch.ones(2, 2))
+        torch.compile(softmax_of_product, backend=Seen(asked))(torch.ones(2, 2), torch.ones(2, 2))
     error = getattr(caught.value, "inner_exception", caught.value)
     assert isinstance(error, NotPossible)
     assert isinstance(error, RuntimeError)
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_graph_dump_in_unwritable_folder_warns(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     backend = Seen(config(tmp_path / "file/dumps", "py"))
     x = torch.ones(2, 2)
     with pytest.warns(DegradedWarning, match="cannot write a graph dump: NotADirectoryError"):
-        torch.testing.assert_close(torch.compile(net, backend=backend)(x, x), net(x, x))
+        torch.testing.assert_close(
+            torch.compile(softmax_of_product, backend=backend)(x, x), softmax_of_product(x, x)
+        )
 
 
 @pytest.mark.parametrize("kind", ["txt", "pbtxt"])
 def test_capture_mode_has_no_ir(tmp_path: Path, kind: str) -> None:
     with pytest.raises(Exception, match="can only be 'py'") as caught:
-        torch.compile(net, backend=Seen(config(tmp_path, kind, "npugraph_ex")))(
+        torch.compile(softmax_of_product, backend=Seen(config(tmp_path, kind, "npugraph_ex")))(
             torch.ones(2, 2), torch.ones(2, 2)
         )
     error = getattr(caught.value, "inner_exception", caught.value)
@@ -143,7 +145,7 @@ def test_capture_mode_has_no_ir(tmp_path: Path, kind: str) -> None:
 # The forms
 
 
-def dumped(kind: str, folder: Path, function: Callable[..., Any] = net) -> dict[str, str]:
+def dumped(kind: str, folder: Path, function: Callable[..., Any] = softmax_of_product) -> dict[str, str]:
     """The two texts of a graph, with the name of the graph; control edges and two sub-graphs are in it."""
     backend = Seen(config(folder, kind))
     with torch.no_grad():
@@ -153,7 +155,7 @@ def dumped(kind: str, folder: Path, function: Callable[..., Any] = net) -> dict[
     return texts | {"name": name}
 
 
-def optimized(folder: Path, function: Callable[..., Any] = net) -> Graph:
+def optimized(folder: Path, function: Callable[..., Any] = softmax_of_product) -> Graph:
     """The graph after its passes, by way of Python text."""
     return from_python(dumped("py", folder, function)["optimized"])
 
@@ -218,7 +220,7 @@ def tensorflow_graph() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("viewer.GraphDef"))()
 
 
-@pytest.mark.parametrize("function", [net, branches])
+@pytest.mark.parametrize("function", [softmax_of_product, branches])
 def test_pbtxt_is_read_by_viewers(tmp_path: Path, function: Callable[..., Any]) -> None:
     expected = optimized(tmp_path, function)
     texts = dumped("pbtxt", tmp_path, function)
@@ -331,7 +333,7 @@ def test_large_constants_lie_beside_the_script(tmp_path: Path, mode: str) -> Non
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_training(tmp_path: Path, mode: str) -> None:
+def test_graph_dump_writes_forward_and_backward(tmp_path: Path, mode: str) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
     backend = Seen(config(tmp_path, "py", mode))
     torch.compile(model.train(), backend=backend, dynamic=False)(torch.randn(2, 3, 8, 8)).sum().backward()
@@ -341,7 +343,7 @@ def test_training(tmp_path: Path, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @STATIC_FIRST
-def test_llama(tmp_path: Path, dynamic: bool, mode: str) -> None:
+def test_graph_dump_of_llama_computes_the_graph(tmp_path: Path, dynamic: bool, mode: str) -> None:
     row = next(row for row in ROWS if row.name == "llama")
     backend = Seen(config(tmp_path, "py", mode))
     with torch.no_grad(), torch._dynamo.config.patch(row.dynamo):
@@ -364,19 +366,19 @@ def test_a_script_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert "1.5000,    nan" in done.stdout
 
 
-def test_what_has_no_text_is_told(tmp_path: Path) -> None:
+def test_graph_dump_without_text_form_warns(tmp_path: Path) -> None:
     with pytest.warns(DegradedWarning, match="cannot run on its own"):
         (call,) = seen(branches, tmp_path, torch.randn(3, 3), torch.randn(3, 3), mode="npugraph_ex")
     assert "torch.ops.higher_order.cond" in script(tmp_path, "original", call.graph).read_text()
 
 
-def test_a_graph_without_ir_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_dump_without_ir_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("no conversion today")
 
-    monkeypatch.setattr("torchair.backend.pipeline.compile.convert", fail)
+    monkeypatch.setattr("torchair.backend.pipeline.ir.convert", fail)
     with pytest.warns(DegradedWarning) as said:
-        seen(net, tmp_path, torch.ones(2, 2), torch.ones(2, 2))
+        seen(softmax_of_product, tmp_path, torch.ones(2, 2), torch.ones(2, 2))
     texts = [str(one.message) for one in said]
     assert any("debug.graph_dump writes no file" in text for text in texts), texts
 

@@ -126,7 +126,7 @@ def test_a_second_try_has_no_second_report(tmp_path: Path, monkeypatch: pytest.M
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("no conversion today")
 
-    monkeypatch.setattr("torchair.backend.pipeline.compile.convert", fail)
+    monkeypatch.setattr("torchair.backend.pipeline.ir.convert", fail)
     with pytest.warns(DegradedWarning, match="no conversion today"):
         torch.compile(lambda x: x + 1, backend=Seen(config(tmp_path, skip_compile=False)))(torch.ones(2))
     assert len(list(tmp_path.iterdir())) == 1
@@ -140,12 +140,14 @@ def test_each_graph_has_a_report_and_training_has_two(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("skip", [True, False])
-def test_what_runs_behind_it(tmp_path: Path, skip: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_op_summary_skips_or_compiles_afterwards(
+    tmp_path: Path, skip: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Skipping never converts: a graph that cannot be converted runs all the same, without a warning."""
     converted: list[Any] = []
-    convert = torchair.backend.pipeline.compile.convert
+    convert = torchair.backend.pipeline.ir.convert
     monkeypatch.setattr(
-        "torchair.backend.pipeline.compile.convert", lambda *a, **k: converted.append(1) or convert(*a, **k)
+        "torchair.backend.pipeline.ir.convert", lambda *a, **k: converted.append(1) or convert(*a, **k)
     )
     gm = torch.fx.symbolic_trace(lambda x: [aten.sin.default(x)])
     runner = torchair.get_compiler(config(tmp_path, skip_compile=skip))(gm, [torch.ones(2)]).runner
@@ -154,7 +156,7 @@ def test_what_runs_behind_it(tmp_path: Path, skip: bool, monkeypatch: pytest.Mon
     assert runner.why_not == ("capture is switched off" if skip else "cpu has no device graphs")
 
 
-def test_capture_mode_says_that_there_is_none(tmp_path: Path) -> None:
+def test_op_summary_in_capture_mode_warns(tmp_path: Path) -> None:
     asked = config(tmp_path)
     asked.mode = "reduce-overhead"
     with pytest.warns(UserWarning, match="config.debug.fx_summary.type:csv"), pytest.deprecated_call():
@@ -164,7 +166,7 @@ def test_capture_mode_says_that_there_is_none(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_op_summary_in_unwritable_folder_warns(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     run = torch.compile(lambda x: x + 1, backend=Seen(config(tmp_path / "file/below")))
     with pytest.warns(DegradedWarning, match="cannot write a summary of operators: NotADirectory"):
@@ -198,7 +200,7 @@ def partly(x: Any, k: int = 1) -> Any:
     ],
     ids=["stub", "partly", "whole", "unknown"],
 )
-def test_statuses(users: Any, function: Any, status: str) -> None:
+def test_op_summary_status_follows_registry(users: Any, function: Any, status: str) -> None:
     assert status_of(users) == "未注册"
     torchair.register_fx_node_ge_converter(users)(function)
     assert status_of(users) == status
@@ -211,7 +213,7 @@ def test_a_condition_beside_a_converter_makes_it_partial(monkeypatch: pytest.Mon
     assert status_of(aten.sin.default) == "部分支持"
 
 
-def test_kinds() -> None:
+def test_op_summary_kind_names_the_namespace() -> None:
     assert kind_of(operator.getitem) == "builtin"
     assert kind_of(torch.ops.prims.convert_element_type.default) == "prims"
     assert kind_of(aten.sin.default) == "aten"

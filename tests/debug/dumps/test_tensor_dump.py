@@ -23,7 +23,7 @@ def work(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.relu(cache * 2) + x
 
 
-def run(folder: Path, calls: int, **options: Any) -> list[torch.Tensor]:
+def call_and_compare(folder: Path, calls: int, **options: Any) -> list[torch.Tensor]:
     """Call with dumping on; results are compared with eager, and returned."""
     compiled = torch.compile(
         work,
@@ -42,7 +42,7 @@ def run(folder: Path, calls: int, **options: Any) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("stage", ["optimized", "original"])
 def test_every_tensor_of_every_call(tmp_path: Path, stage: str) -> None:
-    results = run(tmp_path, 2, data_dump_stage=stage)
+    results = call_and_compare(tmp_path, 2, data_dump_stage=stage)
     files = {path.name for path in (tmp_path / FOLDER).iterdir()}
     assert {"relu_0.pt", "relu_1.pt", "arg1_1_0.pt", "arg1_1_1.pt"} <= files
     # A pass lets `add` write the cache itself.
@@ -52,7 +52,7 @@ def test_every_tensor_of_every_call(tmp_path: Path, stage: str) -> None:
 
 
 def test_arrays_of_the_untouched_graph(tmp_path: Path) -> None:
-    results = run(tmp_path, 2, force_eager=True)
+    results = call_and_compare(tmp_path, 2, force_eager=True)
     (graph,) = (tmp_path / FOLDER).iterdir()
     assert graph.name.startswith("graph_")
     assert sorted(path.name for path in graph.iterdir()) == ["0", "1"]
@@ -187,7 +187,7 @@ def test_a_dump_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
         torch.testing.assert_close(run(torch.ones(2)), torch.full((2,), 2.0))
 
 
-def test_what_a_data_dump_leaves_idle_is_told(tmp_path: Path) -> None:
+def test_data_dump_warns_of_ineffective_options(tmp_path: Path) -> None:
     backend = data_dump(tmp_path)
     backend.config.debug.graph_dump.type = "txt"
     backend.config.dump_config.enable_dump = True

@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
 from tests.passes.test_options import DOCUMENTED
+from tests.support.compile import compile_fn
 from torchair.core.errors import DegradedWarning, NotPossible
 from torchair.core.log import capture_logger, logger
 from torchair.core.torch_private.compilers.aot_autograd import dynamo_utils
@@ -49,17 +50,6 @@ def product(root: Path) -> Path:
     return run / "npugraph_ex"
 
 
-def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """Capture mode with the code generator that lets all passes run."""
-    config = torchair.CompilerConfig()
-    config.mode = "npugraph_ex"
-    config.engine_config.codegen = "eager"
-    for name, value in options.items():
-        setattr(config, name, value)
-    backend = torchair.get_npu_backend(compiler_config=config)
-    return torch.compile(function, backend=backend, dynamic=False)
-
-
 def work(x: torch.Tensor) -> torch.Tensor:
     """`clone` is no work, and `view` becomes `reshape`."""
     return x.sin().clone().cos().view(32) * 2
@@ -77,7 +67,7 @@ def names(folder: Path) -> list[str]:
 
 def test_exactly_these_files(root: Path) -> None:
     x = torch.randn(4, 8)
-    torch.testing.assert_close(compiled(work)(x), work(x))
+    torch.testing.assert_close(compile_fn(work, mode="npugraph_ex", dynamic=False)(x), work(x))
     assert names(product(root)) == ["debug.log", "model__0"]
     model = product(root) / "model__0"
     assert names(model) == ["dynamo_out_graph.txt", "forward"]
@@ -94,8 +84,8 @@ def test_exactly_these_files(root: Path) -> None:
     assert "aten.reshape" in reshape
 
 
-def test_modes(root: Path) -> None:
-    compiled(work)(torch.randn(4, 8))
+def test_debug_dir_is_closed_to_other_users(root: Path) -> None:
+    compile_fn(work, mode="npugraph_ex", dynamic=False)(torch.randn(4, 8))
     paths = [product(root), *product(root).rglob("*")]
     modes = {path: path.stat().st_mode & 0o777 for path in paths}
     assert {mode for path, mode in modes.items() if path.is_dir()} == {0o750}
@@ -104,8 +94,8 @@ def test_modes(root: Path) -> None:
 
 
 def test_the_next_model_has_the_next_number(root: Path) -> None:
-    compiled(work)(torch.randn(4, 8))
-    compiled(lambda x: x.cos())(torch.randn(2))
+    compile_fn(work, mode="npugraph_ex", dynamic=False)(torch.randn(4, 8))
+    compile_fn(lambda x: x.cos(), mode="npugraph_ex", dynamic=False)(torch.randn(2))
     gm = make_fx(lambda x: [x.sin()])(torch.randn(3))
     compile_fx(gm, [torch.randn(3)], {"force_eager": True})
     assert names(product(root)) == ["compile__0", "debug.log", "model__0", "model__1"]
@@ -116,7 +106,7 @@ def test_the_next_model_has_the_next_number(root: Path) -> None:
 
 def test_training_has_two_phases(root: Path) -> None:
     x = torch.randn(4, 8, requires_grad=True)
-    compiled(work)(x).sum().backward()
+    compile_fn(work, mode="npugraph_ex", dynamic=False)(x).sum().backward()
     model = product(root) / "model__0"
     assert names(model) == ["backward", "dynamo_out_graph.txt", "forward"]
     assert names(model / "backward") == expected("backward")
@@ -135,7 +125,7 @@ def test_a_joint_graph_has_one_phase(root: Path) -> None:
 
 def test_users_passes_have_files_when_they_are_given(root: Path) -> None:
     options = {"post_grad_custom_pre_pass": lambda gm, inputs, config: None}
-    compiled(work, **options)(torch.randn(4, 8))
+    compile_fn(work, options, mode="npugraph_ex", dynamic=False)(torch.randn(4, 8))
     assert names(product(root) / "model__0/forward") == expected("forward", without=(POST,))
 
 
@@ -156,7 +146,7 @@ def test_the_log_is_kept(root: Path) -> None:
     level = capture_logger.level
     capture_logger.setLevel(logging.DEBUG)
     try:
-        compiled(work)(torch.randn(4, 8))
+        compile_fn(work, mode="npugraph_ex", dynamic=False)(torch.randn(4, 8))
     finally:
         capture_logger.setLevel(level)
     text = (product(root) / "debug.log").read_text()
@@ -168,7 +158,7 @@ def test_the_log_is_kept(root: Path) -> None:
 def test_nothing_without_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("TORCH_COMPILE_DEBUG", value)
     with torch._dynamo.config.patch(debug_dir_root=str(tmp_path / "debug")):
-        compiled(work)(torch.randn(4, 8))
+        compile_fn(work, mode="npugraph_ex", dynamic=False)(torch.randn(4, 8))
     assert names(tmp_path) == []
 
 
@@ -196,7 +186,7 @@ def test_nothing_is_written_through_a_link(root: Path, tmp_path: Path) -> None:
     (run / "npugraph_ex").symlink_to(elsewhere)
     x = torch.randn(4, 8)
     with pytest.warns(DegradedWarning, match="cannot write a debug file: .* is a symbolic link"):
-        torch.testing.assert_close(compiled(work)(x), work(x))
+        torch.testing.assert_close(compile_fn(work, mode="npugraph_ex", dynamic=False)(x), work(x))
     assert names(elsewhere) == []
 
 
@@ -208,7 +198,7 @@ def test_a_file_that_cannot_be_written_ends_nothing(root: Path, monkeypatch: pyt
     monkeypatch.setattr(debug_dir, "module_text", fail)
     x = torch.randn(4, 8)
     with pytest.warns(DegradedWarning) as said:
-        torch.testing.assert_close(compiled(work)(x), work(x))
+        torch.testing.assert_close(compile_fn(work, mode="npugraph_ex", dynamic=False)(x), work(x))
     assert [str(one.message) for one in said] == [
         "cannot write a debug file: ValueError: no text for this graph"
     ]
@@ -309,7 +299,7 @@ def test_both_modes_in_one_process(root: Path) -> None:
     level = logger.level
     logger.setLevel(logging.DEBUG)
     try:
-        compiled(work)(torch.randn(4, 8))
+        compile_fn(work, mode="npugraph_ex", dynamic=False)(torch.randn(4, 8))
         torch.compiler.reset()
         graph_mode(work)(torch.randn(4, 8))
     finally:

@@ -135,7 +135,7 @@ def test_vector_cores_of_a_task(kind: str, ratio: Any, cores: int) -> None:
         ("mem_wait_value_3", True, False),
     ],
 )
-def test_names_decide(name: str, kept: bool, competes: bool) -> None:
+def test_deadlock_keeps_tasks_by_name(name: str, kept: bool, competes: bool) -> None:
     events = Trace().talk(1, name).events
     assert bool(keep_relevant(events)) is kept
     assert tasks_of(events)[0].competes is competes

@@ -51,7 +51,7 @@ def loud() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
 
 
-def run(row: Device, **options: Any) -> None:
+def call_three_times(row: Device, **options: Any) -> None:
     function = torch.compile(lambda x: x + 1, backend="npugraph_ex", options=options)
     with installed(row):
         for _ in range(3):
@@ -63,7 +63,7 @@ def test_every_recording_is_written_and_checked(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     row = TracingDevice()
-    run(row, deadlock_check=True)
+    call_three_times(row, deadlock_check=True)
     assert row.captures == 1
     names = sorted(path.name for path in tmp_path.iterdir())
     assert len(names) == 3
@@ -80,7 +80,7 @@ def test_the_debug_folder_keeps_traces_unchecked(
     monkeypatch.setattr(debug_dir, "is_debugging", lambda: True)
     monkeypatch.setattr(debug_dir, "_log_into", lambda path: None)
     with torch._dynamo.config.patch(debug_dir_root=str(tmp_path)):
-        run(TracingDevice())
+        call_three_times(TracingDevice())
     (path,) = tmp_path.rglob("*.json")
     assert path.parent.name == "model__0"
     assert json.loads(path.read_text()) == RISKY
@@ -89,7 +89,7 @@ def test_the_debug_folder_keeps_traces_unchecked(
 
 def test_without_the_option_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run(TracingDevice())
+    call_three_times(TracingDevice())
     assert not list(tmp_path.iterdir())
 
 
@@ -100,11 +100,11 @@ def test_without_the_option_nothing_is_written(tmp_path: Path, monkeypatch: pyte
         ({"force_eager": True}, "nothing is recorded beside force_eager and dumps that run op by op"),
     ],
 )
-def test_where_there_is_no_trace_one_warning_says_so(
+def test_deadlock_check_without_traces_warns_once(
     options: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.warns(DegradedWarning) as said:
-        run(get_device(CPU), deadlock_check=True, **options)
+        call_three_times(get_device(CPU), deadlock_check=True, **options)
     assert [str(one.message) for one in said] == [f"deadlock_check has nothing to analyse: {reason}"]
 
 
@@ -131,7 +131,7 @@ def test_a_graph_that_cannot_be_written_is_recorded_all_the_same(
         files.recorded(Broken.__new__(Broken))
 
 
-def test_the_row_of_the_npu_says_that_it_writes_traces() -> None:
+def test_npu_device_declares_traces() -> None:
     assert [module.DEVICE.traces for module in (cpu, cuda, npu)] == [False, False, True]
 
 

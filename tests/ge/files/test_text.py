@@ -50,7 +50,7 @@ def same(graph: Graph) -> str | None:
 # Python
 
 
-def test_python_text() -> None:
+def test_to_python_writes_a_small_graph() -> None:
     assert to_python(small()) == (
         "# -*- coding: utf-8 -*-\n"
         "from torch import tensor\n"
@@ -292,7 +292,7 @@ def test_txt_is_the_message() -> None:
     assert parsed == to_graph_def(small())
 
 
-def test_pbtxt() -> None:
+def test_to_pbtxt_escapes_and_counts_nodes() -> None:
     graph = Graph("graph_1")
     with graph:
         x = ge.Data(index=0, dtype=0, shape=[2], node_name="x")

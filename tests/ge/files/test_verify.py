@@ -113,7 +113,7 @@ def test_damage_is_named(graph: Graph, damage: Any, says: str) -> None:
         verify(graph)
 
 
-def test_two_outputs(graph: Graph) -> None:
+def test_verify_refuses_two_net_outputs(graph: Graph) -> None:
     with graph:
         ge.NetOutput([])
     with pytest.raises(BadGraph, match="NetOutput, NetOutput_1"):

@@ -115,7 +115,7 @@ def test_edges_and_descriptors(graph: Graph) -> None:
     assert not op(written, "NetOutput").output_desc
 
 
-def test_data(graph: Graph) -> None:
+def test_data_op_writes_index_and_descriptors(graph: Graph) -> None:
     written = op(to_graph_def(graph), "x")
     assert not written.input
     assert written.attr["index"].i == 0
@@ -146,7 +146,7 @@ def test_data_from_what_flows_there() -> None:
     assert found["n"].attr["_meta"].s.decode() == f"<class 'torch.SymInt'>({fake.shape[0]})"
 
 
-def test_const() -> None:
+def test_const_op_writes_value() -> None:
     made = Graph("graph_1")
     with made:
         ge.NetOutput([ge.Const([[1, 2]], dtype=ge.DataType.DT_INT32), ge.Const(2.0)])
@@ -161,7 +161,7 @@ def test_const() -> None:
     assert written[1].attr["value"].t.data == b"\x00\x00\x00\x40"
 
 
-def test_normalised(graph: Graph) -> None:
+def test_to_model_normalizes_names_and_devices(graph: Graph) -> None:
     graph.by_name["MatMul"].attrs["input_layout_info"] = attr.Layouts([(1, "FRACTAL_NZ")])
     model = to_model(graph, normalised=True)
     assert (model.name, model.version, len(model.graph)) == ("", 0, 1)
@@ -176,7 +176,7 @@ def test_normalised(graph: Graph) -> None:
     assert op(written, "x").output_desc[0].device_type == "NPU"
 
 
-def test_graph_attributes() -> None:
+def test_executor_type_follows_device() -> None:
     made = Graph("graph_1")
     with made:
         second = ge.Data(index=1, dtype=9, shape=[], placement="CPU", node_name="n")
@@ -256,7 +256,7 @@ def test_the_limit_of_one_file(graph: Graph, monkeypatch: pytest.MonkeyPatch) ->
         (lambda m: [m.graph.add(name="part") for _ in range(2)], "one name"),
     ],
 )
-def test_bad_messages(graph: Graph, change: Any, says: str) -> None:
+def test_from_model_refuses_damaged_message(graph: Graph, change: Any, says: str) -> None:
     model = to_model(graph)
     change(model)
     with pytest.raises(BadGraph, match=says):
@@ -328,7 +328,7 @@ def test_data_without_its_own_descriptor_copies() -> None:
     assert op(to_graph_def(read), "Acos").input_desc[0].dtype == 1
 
 
-def test_a_descriptor_that_says_nothing_stays_so(graph: Graph) -> None:
+def test_empty_descriptor_stays_empty(graph: Graph) -> None:
     written = to_graph_def(graph)
     desc = op(written, "Add").input_desc[0]
     desc.Clear()
@@ -361,7 +361,7 @@ def test_every_data_type_of_a_constant(dtype: int) -> None:
     assert to_model(read) == model
 
 
-def test_special_numbers() -> None:
+def test_floats_survive_the_wire_format() -> None:
     made = Graph("graph_1")
     with made:
         x = ge.Data(index=0)

@@ -228,7 +228,7 @@ def test_what_must_not_be_padded(case: Case) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", SAFE, ids=[case[0] for case in SAFE])
-def test_padded(case: Case) -> None:
+def test_padding_serves_models_that_allow_it(case: Case) -> None:
     _, model, pad = case
     come = ids if isinstance(pad, int) else positive
     report = served(model, pad, come, ids if come is ids else negative)
@@ -239,7 +239,7 @@ def test_padded(case: Case) -> None:
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::torchair.DegradedWarning")
 @pytest.mark.parametrize("case", LEAKING, ids=[case[0] for case in LEAKING])
-def test_not_padded(case: Case) -> None:
+def test_padding_refuses_models_that_see_it(case: Case) -> None:
     """Nor where all data until then were of one sign."""
     _, model, pad = case
     report = served(model, pad, positive, negative)

@@ -63,7 +63,7 @@ def test_when_a_gear_is_checked_again() -> None:
     assert due == [16, 64, 256]
 
 
-def test_outputs_that_nobody_can_look_into() -> None:
+def test_declared_crops_refuses_opaque_outputs() -> None:
     class Answer:
         logits = X
 

@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import torchair
+from tests.support.compile import compile_fn
 from tests.support.slow import slow
 from torchair.capture.base.host_ops import host_op_reasons
 from torchair.codegen.base.graph_prep import prepare
@@ -28,14 +29,6 @@ WAYS = [
 ]
 
 
-def compiled(fn: Any, mode: str = "npugraph_ex", codegen: str = "eager", **options: Any) -> Any:
-    """Without a graph break; tests run strictly, so that nothing is less than promised."""
-    config = torchair.CompilerConfig()
-    config.mode, config.engine_config.codegen = mode, codegen
-    backend = torchair.get_npu_backend(compiler_config=config)
-    return torch.compile(fn, backend=backend, fullgraph=True, **options)
-
-
 # The text
 
 
@@ -47,7 +40,7 @@ def compiled(fn: Any, mode: str = "npugraph_ex", codegen: str = "eager", **optio
         (math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"),
     ],
 )  # fmt: skip
-def test_number(value: float, text: str) -> None:
+def test_number_text_matches_eager_printing(value: float, text: str) -> None:
     assert number_text(value) == text
 
 
@@ -74,7 +67,7 @@ def test_number(value: float, text: str) -> None:
         (torch.ones(2, 2).to(torch.float8_e4m3fn), 3, "[[1 1]\n [1 1]]"),
     ],
 )
-def test_tensor(tensor: torch.Tensor, size: int, text: str) -> None:
+def test_tensor_text_is_abbreviated(tensor: torch.Tensor, size: int, text: str) -> None:
     assert tensor_text(tensor, size) == text
 
 
@@ -146,7 +139,7 @@ def test_every_run_prints_its_own_values_in_order(mode: str, codegen: str, capsy
         npu_print("dead", dead)
         return x + 1
 
-    run, y = compiled(fn, mode, codegen, dynamic=False), torch.zeros(2)
+    run, y = compile_fn(fn, mode=mode, codegen=codegen, fullgraph=True, dynamic=False), torch.zeros(2)
     capsys.readouterr()
     for step in range(1, 5):
         before = y.clone()
@@ -167,7 +160,7 @@ def test_sizes_that_differ(mode: str, codegen: str, capsys: Any) -> None:
         npu_print("n", x.shape[0], x, "k", 7, summarize_size=1, tensor_detail=True)
         return x * 2
 
-    run = compiled(fn, mode, codegen, dynamic=True)
+    run = compile_fn(fn, mode=mode, codegen=codegen, fullgraph=True, dynamic=True)
     capsys.readouterr()
     for n in (2, 3, 5):
         run(torch.arange(float(n)))
@@ -193,7 +186,8 @@ def test_forward_and_backward_print_once_each(mode: str, codegen: str, capsys: A
         npu_print("y", y)
         return y.sum()
 
-    run, x = compiled(fn, mode, codegen), torch.full((2,), 3.0, requires_grad=True)
+    run = compile_fn(fn, mode=mode, codegen=codegen, fullgraph=True)
+    x = torch.full((2,), 3.0, requires_grad=True)
     capsys.readouterr()
     for _ in range(2):
         loss = run(x)
@@ -214,9 +208,10 @@ def test_checkpoint_around_a_print(mode: str, capsys: Any, monkeypatch: Any) -> 
         npu_print("checkpointed", mode, h)
         return h.cos()
 
-    run, x = compiled(lambda x: checkpoint(part, x, use_reentrant=False).sum(), mode), torch.zeros(1)
+    run = compile_fn(lambda x: checkpoint(part, x, use_reentrant=False).sum(), mode=mode, fullgraph=True)
+    x = torch.zeros(1)
     capsys.readouterr()
-    with pytest.warns(torchair.DegradedWarning, match=r"not computed again.*test_printing\.py"):
+    with pytest.warns(torchair.DegradedWarning, match=r"not computed again.*test_print_tensor\.py"):
         run(x.requires_grad_()).backward()
     assert capsys.readouterr().out == f"checkpointed {mode} [0]\n"
 
@@ -273,7 +268,7 @@ def test_equal_calls_print_each_their_own(capsys: Any) -> None:
             torch.ops.npu.print_npugraph_tensor(x)
         return x
 
-    compiled(fn, "max-autotune")(torch.zeros(1))
+    compile_fn(fn, fullgraph=True)(torch.zeros(1))
     assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == [
         "tensor([1]",
         "tensor([2]",
@@ -320,7 +315,7 @@ def test_every_replay_prints_without_a_split(mode: str, codegen: str, capsys: An
         npu_print("h", h)
         return h * 2
 
-    run = compiled(fn, mode, codegen)
+    run = compile_fn(fn, mode=mode, codegen=codegen, fullgraph=True)
     capsys.readouterr()
     for step in range(300):
         assert run(torch.full((2,), float(step), device="cuda")).tolist() == [2.0 * (step + 1)] * 2
@@ -337,7 +332,7 @@ def test_replays_may_run_ahead_of_what_they_print(capsys: Any) -> None:
         npu_print(x)
         return x + 1
 
-    run, x, steps = compiled(fn), torch.zeros(1, device="cuda"), 5000
+    run, x, steps = compile_fn(fn, mode="npugraph_ex", fullgraph=True), torch.zeros(1, device="cuda"), 5000
     capsys.readouterr()
     for _ in range(steps):
         x = run(x)

@@ -35,7 +35,9 @@ def names(folder: Path) -> list[str]:
         ("a.b.npy", CPU, False, ["a.b_0.npy", "a.b_1.npy"]),
     ],
 )
-def test_name(path: str, device: torch.device, overwrite: bool, want: list[str], tmp_path: Path) -> None:
+def test_file_for_numbers_existing_files(
+    path: str, device: torch.device, overwrite: bool, want: list[str], tmp_path: Path
+) -> None:
     given = str(tmp_path / "deep" / path)
     assert [file_for(device, given, overwrite) for _ in want] == [tmp_path / "deep" / name for name in want]
 

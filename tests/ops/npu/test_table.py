@@ -69,7 +69,7 @@ def test_reachable_under_both_names():
         _ = torchair.ops.npu_no_such_op
 
 
-def run(code: str, *path: Path) -> str:
+def output_of(code: str, *path: Path) -> str:
     done = python(["-c", code], PYTHONPATH=":".join(map(str, (*path, ROOT))))
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -82,8 +82,8 @@ def test_only_our_own_ops_are_defined_where_the_plug_in_is_installed(tmp_path):
         "print(hasattr(torch.ops.npu, 'npu_rms_norm'))\n"
         "print(hasattr(torch.ops.air, 'npu_fused_infer_attention_score'))\n"
     )
-    assert run(code, tmp_path).split() == ["False", "True"]
-    assert run(code).split() == ["True", "True"]
+    assert output_of(code, tmp_path).split() == ["False", "True"]
+    assert output_of(code).split() == ["True", "True"]
 
 
 def test_an_op_that_exists_is_left_alone():
@@ -95,4 +95,4 @@ def test_an_op_that_exists_is_left_alone():
         "import torchair.ops\n"
         "print(torch.ops.npu.npu_swiglu(torch.ones(1)).item(), hasattr(torch.ops.npu, 'npu_gelu'))\n"
     )
-    assert run(code) == "42.0 True"
+    assert output_of(code) == "42.0 True"

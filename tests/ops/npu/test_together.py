@@ -32,7 +32,7 @@ def inputs():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_inductor(mode):
+def test_ops_of_several_families_compile_with_inductor(mode):
     torch._dynamo.reset()
     config = CompilerConfig()
     config.mode, config.engine_config.codegen = mode, "inductor"

@@ -45,7 +45,7 @@ class Net(nn.Module):
         self.norm = nn.LayerNorm(4)
 
 
-def test_without_the_plug_in_it_says_so_and_returns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_private_layout_without_plugin_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     model = nn.Sequential(nn.Linear(4, 4))
     before = model[0].weight.data_ptr()
     assert torchair.use_internal_format_weight(model) is None

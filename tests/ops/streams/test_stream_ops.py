@@ -16,7 +16,7 @@ from torchair.core.errors import DegradedWarning
 numbers = itertools.count()
 
 
-def compiled(fn: Any, backend: str) -> tuple[Any, list[str]]:
+def compile_and_list_ops(fn: Any, backend: str) -> tuple[Any, list[str]]:
     """The function compiled, and the ops of its graph."""
     seen: list[str] = []
 
@@ -42,7 +42,7 @@ def test_tokens_and_events_are_in_the_graph(backend: str) -> None:
         return z - y
 
     x = torch.randn(4)
-    run, seen = compiled(fn, backend)
+    run, seen = compile_and_list_ops(fn, backend)
     with warnings.catch_warnings():
         # Graph mode has no words for them, and says so.
         warnings.simplefilter("ignore" if backend == "npu" else "error", DegradedWarning)

@@ -110,7 +110,7 @@ def computing() -> PassContext:
     return PassContext(compute=lambda op, values: evaluate_now(op, values, torch.device("cpu")))
 
 
-def test_fold_constants() -> None:
+def test_fold_constants_computes_values_once() -> None:
     graph, *_ = converted(lambda x: x + torch.arange(3.0).exp().sqrt(), [torch.ones(3)])
     assert fold_constants(graph, computing()) == 1
     remove_dead_ops(graph, PassContext())

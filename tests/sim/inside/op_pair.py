@@ -98,7 +98,7 @@ def _laid_out(
     return made.conj() if is_conj else made
 
 
-def run(call: Callable[[], Any], seed: int = SEED) -> tuple[Any, Exception | None]:
+def result_or_error(call: Callable[[], Any], seed: int = SEED) -> tuple[Any, Exception | None]:
     """What a call gives, or how it fails."""
     seed_all(seed)
     try:
@@ -168,8 +168,8 @@ class Pair:
     def both(self, sample: Any, act: Callable[[Call], Any]) -> tuple[Any, Any] | None:
         """Act on copies of a sample on both devices; nothing where both fail in the same way."""
         ours, theirs = copied(sample, self.device), copied(sample, HOST)
-        got, error = run(lambda: act(ours))
-        want, wanted = run(lambda: act(theirs))
+        got, error = result_or_error(lambda: act(ours))
+        want, wanted = result_or_error(lambda: act(theirs))
         if check_errors(error, wanted):
             return None
         have, expected = Seen(got, ours.trees), Seen(want, theirs.trees)
@@ -180,7 +180,7 @@ class Pair:
                 raise
             check(have, expected, values=False)
             again = copied(sample, self.device)
-            check_same(run(lambda: act(again))[0], got, "two runs from one seed")
+            check_same(result_or_error(lambda: act(again))[0], got, "two runs from one seed")
         return got, want
 
     def _draws(self, sample: Any, act: Callable[[Call], Any]) -> bool:
@@ -188,7 +188,7 @@ class Pair:
         results, seeded = [], torch.manual_seed
         for more in range(64):
             with mock.patch.object(torch, "manual_seed", lambda seed, more=more: seeded(seed + more)):
-                results.append(run(lambda: act(copied(sample, HOST)), SEED + more)[0])
+                results.append(result_or_error(lambda: act(copied(sample, HOST)), SEED + more)[0])
             try:
                 check_same(results[0], results[-1], "two seeds")
             except Differs:
@@ -216,7 +216,7 @@ class Pair:
         self._into(sample, of_size=False)
 
     def _into(self, sample: Any, *, of_size: bool) -> None:
-        plain, error = run(lambda: self.op(*(call := copied(sample, HOST)).args, **call.kwargs))
+        plain, error = result_or_error(lambda: self.op(*(call := copied(sample, HOST)).args, **call.kwargs))
         if error is not None or not all(is_strided(each) for each in tree_leaves(plain)):
             return
 

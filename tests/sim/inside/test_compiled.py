@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import torchair
-from tests.support.compile import watching
+from tests.support.compile import compile_fn, watching
 from tests.support.slow import slow
 from torchair.backend.settings.settings import PATIENCE
 from torchair.codegen.inductor.device_mapping import MappedProgram
@@ -21,11 +21,6 @@ def config(mode: str, codegen: str = "eager") -> torchair.CompilerConfig:
     made = torchair.CompilerConfig()
     made.mode, made.engine_config.codegen = mode, codegen
     return made
-
-
-def compiled(fn: Any, mode: str, codegen: str = "eager", **rest: Any) -> Any:
-    backend = torchair.get_npu_backend(compiler_config=config(mode, codegen))
-    return torch.compile(fn, backend=backend, **rest)
 
 
 class Net(nn.Module):
@@ -63,7 +58,7 @@ def test_recorded_and_equal(mode: str, codegen: str) -> None:
     """Results, written buffers, and every call but the first a replay."""
     here, there = pair()
     with watching() as seen, torch.no_grad():
-        run = compiled(there, mode, codegen, dynamic=False)
+        run = compile_fn(there, codegen=codegen, mode=mode, dynamic=False)
         for _ in range(5):
             x = torch.randn(4, 8)
             got = run(x.npu())
@@ -107,7 +102,7 @@ def test_without_a_backend(mode: str | None, replays: int) -> None:
 def test_symbolic_sizes(mode: str) -> None:
     here, there = pair()
     with watching() as seen, torch.no_grad():
-        run = compiled(there, mode, dynamic=True)
+        run = compile_fn(there, mode=mode, dynamic=True)
         for rows in (*(3, 4) * (PATIENCE + 2), 5, 3, 4):
             x = torch.randn(rows, 8)
             torch.testing.assert_close(run(x.npu()).cpu(), here(x), rtol=1e-4, atol=1e-4)
@@ -119,7 +114,7 @@ def test_symbolic_sizes(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_outputs_that_are_held_are_not_overwritten(mode: str) -> None:
-    run = compiled(lambda x: x * 2 + 1, mode, dynamic=False)
+    run = compile_fn(lambda x: x * 2 + 1, mode=mode, dynamic=False)
     held = [run(torch.full((3,), float(step), device="npu")) for step in range(6)]
     assert [y.tolist() for y in held] == [[2.0 * step + 1] * 3 for step in range(6)]
 
@@ -131,7 +126,7 @@ def test_training(mode: str, codegen: str) -> None:
     here = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
     there = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)).npu()
     there.load_state_dict(here.state_dict())
-    run = compiled(there, mode, codegen, dynamic=False)
+    run = compile_fn(there, codegen=codegen, mode=mode, dynamic=False)
     ways = [(here, here, torch.optim.SGD(here.parameters(), 0.1))]
     ways.append((run, there, torch.optim.SGD(there.parameters(), 0.1)))
     for _ in range(3):
@@ -146,7 +141,7 @@ def test_training(mode: str, codegen: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_random_numbers_are_drawn_anew(mode: str) -> None:
-    run = compiled(lambda x: x + torch.rand_like(x), mode, dynamic=False)
+    run = compile_fn(lambda x: x + torch.rand_like(x), mode=mode, dynamic=False)
     x = torch.zeros(16, device="npu")
     drawn = [run(x).cpu() for _ in range(4)]
     assert all(not torch.equal(one, drawn[at - 1]) for at, one in enumerate(drawn) if at)
@@ -158,7 +153,7 @@ def test_random_numbers_are_drawn_anew(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_another_device(mode: str) -> None:
-    run = compiled(lambda x: (x @ x).relu(), mode, dynamic=False)
+    run = compile_fn(lambda x: (x @ x).relu(), mode=mode, dynamic=False)
     for index in (0, 3):
         x = torch.randn(4, 4)
         for _ in range(3):
@@ -183,7 +178,7 @@ def test_kernels_of_the_user_stay_the_users() -> None:
     x = torch.randn(3, device="npu")
     assert torch.equal(torch.ops.sim_test.twice(x), x * 2)
     for mode in MODES:
-        run = compiled(lambda x: torch.ops.sim_test.twice(x) + 1, mode, dynamic=False)
+        run = compile_fn(lambda x: torch.ops.sim_test.twice(x) + 1, mode=mode, dynamic=False)
         for _ in range(3):
             assert torch.equal(run(x), x * 2 + 1)
     assert {device.type for device in asked} == {"npu"}
@@ -207,7 +202,7 @@ def test_kernels_of_the_user_that_write(monkeypatch: pytest.MonkeyPatch) -> None
         return x + 1
 
     for mode in MODES:
-        run, x = compiled(fn, mode, "inductor", dynamic=False), torch.randn(2, 4, device="npu")
+        run, x = compile_fn(fn, codegen="inductor", mode=mode, dynamic=False), torch.randn(2, 4, device="npu")
         again = x.clone()
         assert torch.equal(run(x), fn(again))
         assert torch.equal(x, again)
@@ -219,7 +214,7 @@ def test_kernels_of_the_user_that_write(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_better_program_takes_over(mode: str) -> None:
     here, there = pair()
     with watching() as seen, torch.no_grad():
-        run = compiled(there, mode, "auto", dynamic=False)
+        run = compile_fn(there, codegen="auto", mode=mode, dynamic=False)
         x = torch.randn(4, 8)
         for _ in range(2):
             torch.testing.assert_close(run(x.npu()).cpu(), here(x), rtol=1e-4, atol=1e-4)

@@ -77,7 +77,7 @@ def test_values_cannot_be_asked_for() -> None:
     assert pinned.tolist() == [2.0] * 4
 
 
-def test_freed_memory_is_told() -> None:
+def test_use_of_freed_memory_in_graph_raises() -> None:
     x = torch.ones(4, device="npu")
     graph = torch.npu.NPUGraph()
     with torch.npu.graph(graph):
@@ -443,7 +443,7 @@ def test_a_group_that_never_ends() -> None:
     assert torch.ones(3, device="npu").sum().item() == 3
 
 
-def test_an_error_inside_a_group_is_the_one_that_is_told() -> None:
+def test_error_inside_task_group_is_raised() -> None:
     def fail() -> None:
         torch.npu.graph_task_group_begin(torch.npu.current_stream())
         raise ValueError("the user's")

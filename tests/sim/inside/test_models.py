@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.models.zoo import ROWS, Row, leaves
-from tests.sim.inside.test_compiled import MODES, compiled
-from tests.support.compile import watching
+from tests.sim.inside.test_compiled import MODES
+from tests.support.compile import compile_fn, watching
 from tests.support.slow import slow
 
 QUICK = ("llama",)  # `test_sweep` has others
@@ -23,7 +23,7 @@ def test_equal_and_recorded(row: Row, mode: str) -> None:
     shape = row.shapes[0]
     with watching() as seen, torch.no_grad(), torch._dynamo.config.patch(row.dynamo):
         want = leaves(here(**row.feed(shape)))
-        run = compiled(there, mode, dynamic=False)
+        run = compile_fn(there, mode=mode, dynamic=False)
         for _ in range(3):
             got = leaves(run(**row.feed(shape, "npu")))
             assert {leaf.device.type for leaf in got} == {"npu"}

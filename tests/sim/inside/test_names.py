@@ -227,7 +227,7 @@ def test_capture_mode_is_an_attribute() -> None:
     "module",
     ["torch_npu", "torch_npu.npu", "torch_npu.npu.amp", "torch_npu.optim", "torch_npu.contrib.function"],
 )
-def test_what_is_missing_is_told_by_the_name_that_users_know(module: str) -> None:
+def test_missing_attribute_error_has_public_name(module: str) -> None:
     lacking = importlib.import_module(module)
     message = rf"^module '{module}' of the simulated device has no attribute 'NpuNone': dir\({module}\) lists"
     with pytest.raises(AttributeError, match=message) as error:

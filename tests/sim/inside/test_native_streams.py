@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import torchair
+from tests.support.compile import compile_fn
 from tests.support.slow import slow
 from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import DegradedWarning
@@ -89,14 +90,6 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
     return found
 
 
-def compiled(fn: Callable[..., Any], mode: str, codegen: str, **rest: Any) -> Any:
-    torch.compiler.reset()
-    config = torchair.CompilerConfig()
-    config.mode = mode
-    config.engine_config.codegen = codegen
-    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True, **rest)
-
-
 def eagerly(fn: Callable[..., Any], *args: torch.Tensor) -> Any:
     """On the device, which runs in order."""
     made = fn(*args)
@@ -108,7 +101,7 @@ def eagerly(fn: Callable[..., Any], *args: torch.Tensor) -> Any:
 def test_any_order_gives_eagers_numbers(
     program: Callable[..., Any], mode: str, codegen: str, entered: set[int]
 ) -> None:
-    run = compiled(program, mode, codegen)
+    run = compile_fn(program, mode=mode, codegen=codegen, fullgraph=True, reset=True)
     ours = [torch.empty(4, 4).npu() for _ in range(2)]
     for seed in range(4):
         for x in ours:
@@ -131,7 +124,7 @@ def test_the_default_stream_by_name(mode: str) -> None:
         torch.npu.default_stream().wait_stream(S1)
         return y * 2
 
-    run, x = compiled(fn, mode, "eager"), torch.randn(4, 4).npu()
+    run, x = compile_fn(fn, mode=mode, fullgraph=True, reset=True), torch.randn(4, 4).npu()
     for seed in range(3):
         with races_checked(), interleaved(seed):
             made = run(x)
@@ -142,31 +135,32 @@ def test_the_default_stream_by_name(mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_gradients_of_programs_with_streams(mode: str) -> None:
     x, y = (torch.randn(4, 4).npu().requires_grad_() for _ in range(2))
-    compiled(whole_streams, mode, "eager")(x, y).square().sum().backward()
+    compile_fn(whole_streams, mode=mode, fullgraph=True, reset=True)(x, y).square().sum().backward()
     found = x.grad.cpu(), y.grad.cpu()
     x.grad = y.grad = None
     ((x @ y).sin() + y.cos()).square().sum().backward()
     torch.testing.assert_close(found, (x.grad.cpu(), y.grad.cpu()))
 
 
-def test_a_missing_wait_is_told() -> None:
+def test_missing_wait_is_reported() -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with torch.npu.stream(S1):
             a = x @ y
         return a + 1
 
-    run, x, y = compiled(fn, "npugraph_ex", "eager"), torch.randn(4, 4).npu(), torch.randn(4, 4).npu()
+    run = compile_fn(fn, mode="npugraph_ex", fullgraph=True, reset=True)
+    x, y = torch.randn(4, 4).npu(), torch.randn(4, 4).npu()
     with pytest.warns(DegradedWarning, match="a race between streams: mm"):
         torch.testing.assert_close(run(x, y), x @ y + 1)
 
 
-def test_a_host_that_waits_inside_is_told() -> None:
+def test_host_wait_inside_graph_is_reported() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         y = x + 1
         torch.npu.current_stream().synchronize()
         return y * 2
 
-    run, x = compiled(fn, "npugraph_ex", "eager"), torch.randn(4, 4).npu()
+    run, x = compile_fn(fn, mode="npugraph_ex", fullgraph=True, reset=True), torch.randn(4, 4).npu()
     with pytest.warns(DegradedWarning, match="synchronize_stream has no effect inside of a graph"):
         torch.testing.assert_close(run(x), (x + 1) * 2)
 
@@ -185,7 +179,8 @@ def test_events_reach_into_a_program_and_out_of_it(mode: str, codegen: str) -> N
         torch.npu.current_stream().wait_stream(S1)
         return y + z
 
-    run, before, after = compiled(fn, mode, codegen), torch.npu.Stream(), torch.npu.Stream()
+    run = compile_fn(fn, mode=mode, codegen=codegen, fullgraph=True, reset=True)
+    before, after = torch.npu.Stream(), torch.npu.Stream()
     x = torch.empty(4, 4).npu()
     for seed in range(6):
         given = torch.randn(4, 4)
@@ -228,7 +223,7 @@ def test_a_loaded_graph_uses_its_streams(tmp_path: Path, entered: set[int]) -> N
 @pytest.mark.filterwarnings("ignore:mutated input x moved")
 def test_another_tensor_where_the_recorded_one_was(codegen: str) -> None:
     """Memory that was given back is given out again: its address is what a recording reads."""
-    run = compiled(writes, "max-autotune", codegen)
+    run = compile_fn(writes, codegen=codegen, fullgraph=True, reset=True)
     for _ in range(8):
         x, y = torch.randn(4, 4), torch.randn(4, 4)
         ours = x.npu()
@@ -245,7 +240,7 @@ def test_work_outside_on_the_same_stream_is_ordered(mode: str, codegen: str) -> 
         torch.npu.current_stream().wait_stream(S1)
         return y
 
-    run, x = compiled(fn, mode, codegen), torch.ones(4, 4).npu()
+    run, x = compile_fn(fn, mode=mode, codegen=codegen, fullgraph=True, reset=True), torch.ones(4, 4).npu()
     for seed in range(6):
         with races_checked(), interleaved(seed):
             x.fill_(1)
@@ -274,7 +269,7 @@ def needs_the_host(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]
 def test_an_op_that_needs_the_host_beside_streams(codegen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(Diagnostics, "add", lambda self, what, **more: told.append(what))
-    run = compiled(needs_the_host, "npugraph_ex", codegen)
+    run = compile_fn(needs_the_host, mode="npugraph_ex", codegen=codegen, fullgraph=True, reset=True)
     for _ in range(3):
         x, y = torch.randn(4, 4), torch.randn(4, 4)
         made = run(x.npu(), y.npu())
@@ -294,7 +289,8 @@ def test_who_reads_a_view_waits_on_its_own_stream() -> None:
         torchair.ops.wait([done])
         return seen
 
-    run, x, y = compiled(fn, "npugraph_ex", "eager"), torch.randn(4, 4).npu(), torch.randn(4, 4).npu()
+    run = compile_fn(fn, mode="npugraph_ex", fullgraph=True, reset=True)
+    x, y = torch.randn(4, 4).npu(), torch.randn(4, 4).npu()
     for seed in range(4):
         with races_checked(), interleaved(seed):
             made = run(x, y)
@@ -329,7 +325,7 @@ def test_cores_of_a_stream(fn: Callable[..., Any], codegen: str, monkeypatch: py
         original(stream, cube, vector)
 
     x, y = torch.randn(8, 8, device="npu"), torch.randn(8, 8, device="npu")
-    run = compiled(fn, "npugraph_ex", codegen)
+    run = compile_fn(fn, mode="npugraph_ex", codegen=codegen, fullgraph=True, reset=True)
     want = (x * y - (x + y)).cpu()
     monkeypatch.setattr(torch.npu, "set_stream_limit", spy)
     with torch.no_grad():

@@ -208,7 +208,7 @@ def test_training_agrees_in_every_order() -> None:
             torch.testing.assert_close(step(), want, rtol=0, atol=0)
 
 
-def test_a_wait_for_nobody_is_a_deadlock() -> None:
+def test_wait_without_record_is_a_deadlock() -> None:
     stream, event = torch.npu.Stream(), torch.npu.ExternalEvent()
     with interleaved(0):
         event.wait(stream)

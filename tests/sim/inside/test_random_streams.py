@@ -26,6 +26,7 @@ from tests.sim.inside.programs import (
     unordered,
     without,
 )
+from tests.support.compile import compile_fn
 from tests.support.slow import slow
 from torchair.backend.service import scheduler
 from torchair.core.diagnostics import Diagnostics
@@ -55,14 +56,10 @@ def inputs() -> list[torch.Tensor]:
     return [torch.randn(4, 4, generator=generator) for _ in range(INPUTS)]
 
 
-def compiled(program: Program, mode: str, codegen: str = "eager") -> Any:
-    torch.compiler.reset()
+def compile_program(program: Program, mode: str, codegen: str = "eager") -> Any:
     is_dynamic = sum(item.stream for item in program) % 2 > 0
-    config = torchair.CompilerConfig()
-    config.mode = mode
-    config.engine_config.codegen = codegen
-    backend = torchair.get_npu_backend(compiler_config=config)
-    return torch.compile(function(program, EVENTS), backend=backend, fullgraph=True, dynamic=is_dynamic)
+    run = function(program, EVENTS)
+    return compile_fn(run, mode=mode, codegen=codegen, reset=True, fullgraph=True, dynamic=is_dynamic)
 
 
 def check(run: Any, program: Program, calls: int = 2) -> None:
@@ -82,7 +79,7 @@ def check(run: Any, program: Program, calls: int = 2) -> None:
 @examples(3)
 @given(program=programs())
 def test_every_order_gives_what_one_stream_gives(mode: str, program: Program) -> None:
-    check(compiled(program, mode), program)
+    check(compile_program(program, mode), program)
 
 
 @MODES
@@ -97,7 +94,7 @@ def test_a_missing_wait_is_named(mode: str, program: Program, number: int) -> No
 @examples(500)
 @given(program=programs())
 def test_very_many_programs(mode: str, program: Program) -> None:
-    check(compiled(program, mode), program)
+    check(compile_program(program, mode), program)
 
 
 @pytest.mark.full
@@ -118,7 +115,7 @@ def test_better_programs(mode: str, program: Program) -> None:
     with pytest.MonkeyPatch.context() as patch:
         taken = kinds_of(patch)
         patch.setattr(scheduler, "compile_in_worker", Quick())
-        run = compiled(program, mode, "auto")
+        run = compile_program(program, mode, "auto")
         check(run, program, calls=1)
         assert torchair.wait_until_optimised(60)
         check(run, program)
@@ -131,7 +128,7 @@ def test_better_programs(mode: str, program: Program) -> None:
 @examples(12)
 @given(program=programs())
 def test_compiled_pieces(mode: str, program: Program) -> None:
-    check(compiled(program, mode, "inductor"), program)
+    check(compile_program(program, mode, "inductor"), program)
 
 
 def _without_a_wait(mode: str, program: Program, number: int) -> None:
@@ -139,7 +136,7 @@ def _without_a_wait(mode: str, program: Program, number: int) -> None:
     if not has_waits(program):
         return
     less = without(program, number)
-    run, told = compiled(less, mode), list[str]()
+    run, told = compile_program(less, mode), list[str]()
     with pytest.MonkeyPatch.context() as patch:
         # A cause is told once in a process, and programs come again.
         patch.setattr(Diagnostics, "add", lambda self, what, **more: told.append(what))
@@ -168,7 +165,7 @@ def test_streams_of_a_program_are_used(mode: str, codegen: str, monkeypatch: pyt
     program = (Call("mm", 1, 0, 1), Call("mm", 2, 1, 2), Call("add", 0, 3, 4))
     entered: list[Any] = []
     monkeypatch.setattr(stream_ops.StreamScope, "__enter__", _noting(entered))
-    run = compiled(synchronised(program, ["token"]), mode, codegen)
+    run = compile_program(synchronised(program, ["token"]), mode, codegen)
     check(run, program)
     assert len({id(stream) for stream in entered if stream is not None}) == 2
 
@@ -185,7 +182,7 @@ def _noting(entered: list[Any]) -> Any:
 
 def test_a_race_names_both_ops_their_streams_and_lines() -> None:
     program = (Call("mm", 1, 0, 1), Call("sin", 0, 3, 1))
-    run = compiled(program, "npugraph_ex")
+    run = compile_program(program, "npugraph_ex")
     with pytest.warns(DegradedWarning) as told:
         check(run, program)
     (text,) = [str(each.message) for each in told if "race" in str(each.message)]

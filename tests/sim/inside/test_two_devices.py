@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.sim.inside.test_compiled import MODES, compiled
+from tests.sim.inside.test_compiled import MODES
+from tests.support.compile import compile_fn
 from tests.support.slow import slow
 
 CREATES: dict[str, Callable[[torch.Tensor, str], torch.Tensor]] = {
@@ -37,7 +38,7 @@ def test_results_are_where_they_were_made(given: str, wanted: str, mode: str, co
     def work(x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"here": x + 1, **{name: create(x, wanted) for name, create in CREATES.items()}}
 
-    run, x = compiled(work, mode, codegen=codegen), torch.randn(3, device=given)
+    run, x = compile_fn(work, codegen=codegen, mode=mode), torch.randn(3, device=given)
     for _ in range(3):
         made = run(x)
         for name, want in work(x).items():
@@ -53,7 +54,7 @@ def test_values_of_the_host_stay_there(mode: str) -> None:
         return (x + torch.zeros(3)) * torch.tensor([1.0, 2.0, 3.0]), y * 2.5 + torch.ones(3, device="npu")
 
     x, y = torch.randn(3), torch.randn(3, device="npu")
-    run = compiled(work, mode, codegen="eager")
+    run = compile_fn(work, mode=mode)
     for made, want in zip(run(x, y), work(x, y), strict=True):
         assert made.device == want.device
         torch.testing.assert_close(made.cpu(), want.cpu())
@@ -67,7 +68,7 @@ def test_copies_between_devices(mode: str) -> None:
         return x.clone().copy_(y), y.clone().copy_(x), y + 1
 
     x, y = torch.randn(3), torch.randn(3, device="npu")
-    run = compiled(work, mode, codegen="eager")
+    run = compile_fn(work, mode=mode)
     for made, want in zip(run(x, y), work(x, y), strict=True):
         assert made.device == want.device
         assert torch.equal(made.cpu(), want.cpu())
@@ -81,7 +82,7 @@ def test_two_of_the_devices(mode: str) -> None:
     def work(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x.to("npu:1") + 1, torch.zeros(3, device="npu:1") + x.to("npu:1"), x + 1
 
-    run = compiled(work, mode, codegen="eager")
+    run = compile_fn(work, mode=mode)
     for value in range(4):
         x = torch.full((3,), float(value), device="npu:0")
         for made, want in zip(run(x), work(x), strict=True):

@@ -13,8 +13,11 @@ from rich.table import Table
 from torch import fx
 
 from torchair.backend.dynamo.aot import compile_dynamo
-from torchair.backend.pipeline.compile import convert_to_ge, input_facts, pass_context
-from torchair.backend.pipeline.normalize import normalize_graph
+from torchair.backend.pipeline.compile import output_layouts
+from torchair.backend.pipeline.context import CompileFxArgs
+from torchair.backend.pipeline.ir import convert_to_ir, pass_context
+from torchair.backend.pipeline.link import input_info
+from torchair.backend.pipeline.plan import new_context
 from torchair.backend.settings.settings import Settings, checked, ineffective_options, resolve_settings
 from torchair.capture import Role
 from torchair.capture.base.host_ops import host_op_reasons
@@ -23,6 +26,7 @@ from torchair.convert.base.report import ConversionReport, Reason
 from torchair.core.source_location import source_of
 from torchair.core.text_table import as_text, table
 from torchair.core.torch_private.compilers.aot_autograd import ExplainWithBackend, reset_dynamo
+from torchair.fxgraph.layout import layouts_of
 from torchair.passes import FX_PASSES, PassContext, run
 from torchair.passes.patterns.match.outcome import Outcome
 from torchair.passes.patterns.sets.registry import apply_pattern_passes, of_the_other, untried
@@ -129,8 +133,8 @@ def explain(
     found = Explanation(idle_options=ineffective_options(config))
     settings = resolve_settings(config)
 
-    def inspect(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **facts: Any) -> Any:
-        _explain_graph(gm, inputs, settings, facts, found)
+    def inspect(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, request: CompileFxArgs) -> Any:
+        _explain_graph(gm, inputs, settings, request, found)
         return _Eager(gm)
 
     def backend(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
@@ -150,28 +154,31 @@ def explain(
 
 
 def _explain_graph(
-    gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, facts: dict[str, Any], found: Explanation
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    settings: Settings,
+    request: CompileFxArgs,
+    found: Explanation,
 ) -> None:
     nodes = len(gm.graph.nodes)
-    gm, stage = normalize_graph(gm, inputs, settings)
-    stage.static, stage.names = tuple(facts.get("static", ())), tuple(facts.get("names", ()))
-    context = pass_context(stage)
+    request = CompileFxArgs(static_inputs=request.static_inputs, arg_names=request.arg_names)
+    gm, ctx = new_context(gm, inputs, settings.without_dumps(), request)
+    layouts = layouts_of(gm)
+    context = pass_context(ctx)
     context.explains = True
     run(FX_PASSES, gm, context)
-    found.rules.extend(_rule(stage.name, outcome) for outcome in _outcomes(context))
-    graph = convert_to_ge(gm, stage, context)
-    found.graphs.append(GraphFacts(stage.name, nodes, len(graph.ops)))
-    _collect(stage.report, found)
+    found.rules.extend(_rule(ctx.name, outcome) for outcome in _outcomes(context))
+    graph, report = convert_to_ir(gm, ctx, layouts, context)
+    found.graphs.append(GraphFacts(ctx.name, nodes, len(graph.ops)))
+    _collect(report, found)
     hosts = host_op_reasons(gm).items()
     found.on_host.extend(Reason(str(node.target), why, source_of(node)) for node, why in hosts)
-    roles = input_facts(gm, stage)
+    roles = input_info(gm, ctx, output_layouts(gm, ctx, layouts))
     for index in roles.having(Role.PLAIN, Role.ALIAS):
-        value = stage.inputs[index]
+        value = ctx.inputs[index]
         size = value.element_size() * int(torch.sym_int(value.numel())) if _is_static(value) else 0
         found.copied_inputs.append(
-            CopiedInput(
-                stage.name, roles.title(index), size, "it is neither a parameter nor updated in place"
-            )
+            CopiedInput(ctx.name, roles.title(index), size, "it is neither a parameter nor updated in place")
         )
 
 

@@ -13,6 +13,7 @@ from torch import fx
 from torchair.backend.dynamo.log_graph import log_graph
 from torchair.backend.dynamo.train_step import TrainStepGraph
 from torchair.backend.pipeline.compile import compile_fx
+from torchair.backend.pipeline.context import CompileFxArgs
 from torchair.backend.runtime.runtime_wrapper import RuntimeWrapper
 from torchair.backend.service.scheduler import SwapGroup
 from torchair.backend.settings.settings import Settings
@@ -163,15 +164,17 @@ class AOTCompiler:
                     gm,
                     inputs,
                     self.settings,
-                    static=static,
-                    backward=backward,
-                    is_inference=is_inference,
-                    guarded=True,
-                    regenerated=regenerated,
-                    names=self.names,
-                    files=self.files and self.files.phase(phase),
-                    gears=self.gears,
-                    together=None if is_inference else self.together,
+                    CompileFxArgs(
+                        static_inputs=static,
+                        is_backward=backward,
+                        is_inference=is_inference,
+                        has_guards=True,
+                        input_aliases=regenerated,
+                        arg_names=self.names,
+                        debug_files=self.files and self.files.phase(phase),
+                        buckets=self.gears,
+                        swap_group=None if is_inference else self.together,
+                    ),
                 )
             if is_inference and (work := work_around_call(gm, self.count)) is not None:
                 self.kept = RuntimeWrapper(runner, written_inputs(), *work)

@@ -16,6 +16,7 @@ from torchair.backend.dynamo.graph_breaks import break_graphs
 from torchair.backend.dynamo.graph_cache import compile_or_get_cached
 from torchair.backend.dynamo.log_graph import log_graph
 from torchair.backend.pipeline.compile import compile_fx as compile_graph
+from torchair.backend.pipeline.context import CompileFxArgs
 from torchair.backend.runtime.compiled_graph import CompiledGraph
 from torchair.backend.runtime.input_check import InputChecker
 from torchair.backend.settings.settings import (
@@ -170,7 +171,7 @@ class Compiler:
         log_graph(gm, example_inputs, settings, "functional")
         files = open_compile(captures=settings.captures)
         with torch.profiler.record_function("npu_fx_compiler inference"):
-            runner = compile_graph(gm, example_inputs, settings, files=files)
+            runner = compile_graph(gm, example_inputs, settings, CompileFxArgs(debug_files=files))
         return CompiledGraph(runner, InputChecker(gm, example_inputs))
 
 

@@ -74,7 +74,7 @@ def _unread(traced: TracedModel, leaves: Mapping[str, Any], read: Collection[str
 
 def _guards(traced: TracedModel) -> list[str]:
     """Conditions on sizes. Where one cannot be written as text, its sizes are fixed."""
-    env = traced.stage.fake_mode.shape_env
+    env = traced.ctx.info.fake_mode.shape_env
     if env is None:
         return []
     found: dict[str, None] = {}

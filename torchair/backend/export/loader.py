@@ -17,11 +17,19 @@ from torchair.backend.export.file_signature import InputSpec, form_of, title_of
 from torchair.backend.export.import_foreign import normalize_foreign_graph
 from torchair.backend.export.shape_inference import TooLarge, infer_shapes
 from torchair.backend.export.size_expr import evaluate, holds, names_in
-from torchair.backend.pipeline.compile import build_runner, contract_of, lowered_for, pass_context, to_runner
-from torchair.backend.pipeline.context import Stage
-from torchair.backend.pipeline.fallback import Fallbacks
+from torchair.backend.pipeline.compile import output_layouts
+from torchair.backend.pipeline.context import (
+    CompileFxArgs,
+    Context,
+    Fallbacks,
+    FrontEnd,
+    GraphInfo,
+    Lowered,
+)
 from torchair.backend.pipeline.interpreter import InterpretedProgram
-from torchair.backend.pipeline.tiered import optimizing_codegens
+from torchair.backend.pipeline.ir import pass_context
+from torchair.backend.pipeline.link import link, make_runner
+from torchair.backend.pipeline.plan import context_of, recording_policy
 from torchair.backend.runtime.input_check_cache import LastCallCheck
 from torchair.backend.settings.settings import Settings, checked, resolve_settings
 from torchair.capture import Runner, RunnerOptions
@@ -31,7 +39,6 @@ from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import AirError, BadCall, BadGraph, NotInThisMode, first_line, is_of_user
 from torchair.core.torch_private.compilers.inductor import lowering_table
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv, new_size
-from torchair.debug.observer.compile_observer import CompileObserver
 from torchair.engine.lower import lower
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.attr import Int
@@ -309,8 +316,8 @@ class LoadedModel:
             self.compiled[key] = _compile(self, sizes)
         return self.compiled[key]
 
-    def stage(self, sizes: Mapping[str, int]) -> tuple[Stage, dict[str, Any]]:
-        """The graph as it is about to be compiled: for these sizes, or for all where none are given."""
+    def context(self, sizes: Mapping[str, int], fallbacks: Fallbacks) -> tuple[Context, dict[str, Any]]:
+        """Return the context of a compile for these sizes, or for any if none are given; and the symbols."""
         env = ShapeEnv()
         mode = FakeTensorMode(shape_env=env)
         known: dict[str, Any] = dict(sizes)
@@ -332,10 +339,12 @@ class LoadedModel:
             ]
         static = tuple(range(len(fakes), len(fakes) + len(self.weights)))
         fakes += [mode.from_tensor(weight, static_shapes=True) for weight in self.weights]
-        stage = Stage(self._settings, fakes, mode, self._device, static, name=self._graph.name)
-        stage.guarded = True  # every call is checked here, and its tensors are dense
-        stage.watch = CompileObserver(self._settings.debug, None, False, self.degradations, stage.name)
-        return stage, {name: size.node.expr for name, size in known.items() if is_symbol(size)}
+        info = GraphInfo(fakes, mode, self._device, self._graph.name, len(self._graph.ops))
+        # Every call is checked here, and its tensors are dense.
+        request = CompileFxArgs(static_inputs=static, has_guards=True)
+        settings = self._settings if not fallbacks.without_ir else replace(self._settings, run_eagerly=True)
+        ctx = context_of(info, settings, request, fallbacks=fallbacks)
+        return ctx, {name: size.node.expr for name, size in known.items() if is_symbol(size)}
 
 
 @dataclass
@@ -358,41 +367,42 @@ def _compile(model: LoadedModel, sizes: Mapping[str, int]) -> _Compiled:
     """What fails on the way is left out, and told: a pass, and at last all of lowering."""
     detours = Fallbacks(degradations=model.degradations, last="its IR is interpreted, op by op")
     while True:
-        stage, symbols = model.stage(sizes)
-        stage.detours = detours
+        ctx, symbols = model.context(sizes, detours)
         try:
-            runner = _runner_of(model, stage)
+            runner = _runner_of(model, ctx)
         except Exception as error:
             if is_of_user(error) or isinstance(error, TooLarge) or not detours.add(error):
                 raise
         else:
-            return _Compiled(runner, stage.fake_mode.shape_env, symbols)
+            return _Compiled(runner, ctx.info.fake_mode.shape_env, symbols)
 
 
-def _runner_of(model: LoadedModel, stage: Stage) -> Runner:
+def _runner_of(model: LoadedModel, ctx: Context) -> Runner:
     graph = copy_graph(model.graph)
-    infer_shapes(graph, stage.inputs, stage.fake_mode, stage.device)
-    stage.calls, stage.layouts = len(graph.ops), (None,) * len(graph.results)
-    if stage.detours.without_ir:
-        return _interpreted(graph, stage)
-    stage.ge_graph = run(GE_PASSES, graph, pass_context(stage))
-    stage.serves_first = stage.is_whole = bool(optimizing_codegens(stage))
-    names = [(f"arg{place}", value) for place, value in enumerate(stage.inputs)]
-    lowered = lower(graph, names, stage.fake_mode, stage.device, lowering_table(lowered_for(stage)))
-    run(PLACE_PASSES, lowered, pass_context(stage))
-    return build_runner(lowered, lowered, stage, contract_of(lowered, stage), lambda program, stage: program)
+    infer_shapes(graph, ctx.inputs, ctx.info.fake_mode, ctx.device)
+    layouts = (None,) * len(graph.results)
+    if ctx.fallbacks.without_ir:
+        return _interpreted(graph, ctx, layouts)
+    passes = pass_context(ctx)
+    graph = run(GE_PASSES, graph, passes)
+    names = [(f"arg{place}", value) for place, value in enumerate(ctx.inputs)]
+    table = lowering_table(ctx.plan.lowered_for)
+    lowered = lower(graph, names, ctx.info.fake_mode, ctx.device, table)
+    run(PLACE_PASSES, lowered, pass_context(ctx))
+    outputs = output_layouts(lowered, ctx, layouts)
+    return link(Lowered(lowered), FrontEnd(lowered, ctx, outputs, passes, graph))
 
 
-def _interpreted(graph: Graph, stage: Stage) -> Runner:
-    """The last way: the ops themselves, one after the other."""
+def _interpreted(graph: Graph, ctx: Context, layouts: tuple[None, ...]) -> Runner:
+    """Run the ops of the IR one after the other."""
     bare = fx.Graph()
-    for place, value in enumerate(stage.inputs):
+    for place, value in enumerate(ctx.inputs):
         bare.placeholder(f"arg{place}").meta["val"] = value
     bare.output(())
     gm = fx.GraphModule(torch.nn.Module(), bare)
-    stage.settings = replace(stage.settings, run_eagerly=True)
-    program = InterpretedProgram(graph, stage.device, None, stage.detours)
-    return to_runner(program, gm, stage, contract_of(gm, stage), RunnerOptions())
+    program = InterpretedProgram(graph, ctx.device, None, ctx.fallbacks)
+    policy = recording_policy(ctx, ctx.info.num_calls)
+    return make_runner(program, gm, ctx, policy, output_layouts(gm, ctx, layouts), RunnerOptions())
 
 
 def _check_feeds(graph: Graph, count: int) -> None:

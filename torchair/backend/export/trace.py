@@ -12,17 +12,16 @@ from torch import fx
 from torch.backends import mha
 
 from torchair.backend.dynamo.aot import compile_dynamo
-from torchair.backend.pipeline.compile import convert_to_ge, pass_context
-from torchair.backend.pipeline.context import Stage
-from torchair.backend.pipeline.fallback import Fallbacks
-from torchair.backend.pipeline.normalize import normalize_graph
+from torchair.backend.pipeline.context import CompileFxArgs, Context, Fallbacks
+from torchair.backend.pipeline.ir import convert_to_ir, pass_context
+from torchair.backend.pipeline.plan import new_context
 from torchair.backend.settings.settings import Settings
 from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import AirError, NotPossible
 from torchair.core.source_location import graph_location
 from torchair.core.torch_private.compilers.aot_autograd import BackendCompilerFailed, decisions, dynamo_config
 from torchair.core.torch_private.fake.fake_tensors import looked_at, tree_leaves
-from torchair.debug.observer.compile_observer import CompileObserver
+from torchair.fxgraph.layout import layouts_of
 from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge.graph import AliasResult, ConstantResult, Graph, NumberResult, Result
 from torchair.ge.host import Host
@@ -38,7 +37,7 @@ class TracedModel:
     """
 
     graph: Graph
-    stage: Stage
+    ctx: Context
     args: list[Any] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
     result: Any = None
@@ -55,14 +54,16 @@ def trace(
     found: list[TracedModel] = []
     tensors = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, torch.Tensor)]
 
-    def convert(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **how: Any) -> _Standing:
-        if how.get("gears") is not None:
+    def convert(
+        gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, request: CompileFxArgs
+    ) -> _Standing:
+        if request.buckets is not None:
             raise NotPossible(
                 "a file has fixed sizes or any, and no gears", next="export without set_dim_gears"
             )
         squeezed = _not_one(gm)
-        found.append(_converted(gm, inputs, settings, tuple(how.get("names", ()))))
-        found[-1].fakes = looked_at(found[-1].stage.fake_mode, tensors)
+        found.append(_converted(gm, inputs, settings, request.arg_names))
+        found[-1].fakes = looked_at(found[-1].ctx.info.fake_mode, tensors)
         found[-1].facts = squeezed
         return _Standing(found[-1])
 
@@ -115,21 +116,20 @@ def _converted(
     gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, names: tuple[str, ...]
 ) -> TracedModel:
     degradations = Diagnostics(settings.strict, graph_location(gm))
-    gm, stage = normalize_graph(gm, inputs, settings)
-    stage.detours, stage.names = Fallbacks(degradations=degradations), names
-    stage.watch = CompileObserver(settings.debug, None, False, degradations, stage.name)
-    context = pass_context(stage)
+    request, fallbacks = CompileFxArgs(arg_names=names), Fallbacks(degradations=degradations)
+    gm, ctx = new_context(gm, inputs, settings.without_dumps(), request, fallbacks=fallbacks)
+    layouts, context = layouts_of(gm), pass_context(ctx)
     run(FX_PASSES, gm, context)
-    graph = convert_to_ge(gm, stage, context)
-    if stage.report.fallbacks:
-        lacking = dict.fromkeys(f"{r.op}: {r.why} ({r.source})" for r in stage.report.fallbacks)
+    graph, report = convert_to_ir(gm, ctx, layouts, context)
+    if report.fallbacks:
+        lacking = dict.fromkeys(f"{r.op}: {r.why} ({r.source})" for r in report.fallbacks)
         raise NotPossible(
             f"{len(lacking)} ops of the model are no ops of the IR, and no other engine knows them",
             got="\n         ".join(lacking),
             next="register_fx_node_ge_converter gives an op a converter",
         )
     run(HAND_OVER_PASSES, graph, context)
-    return TracedModel(graph, stage)
+    return TracedModel(graph, ctx)
 
 
 class ResultIndex(int):

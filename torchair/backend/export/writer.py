@@ -287,7 +287,7 @@ def _call(
     parameters = parameters_of(model.forward)
     arguments = arguments_of(signature_of(parameters), args, kwargs)
     leaves = leaves_of(arguments)
-    fakes = traced.stage.inputs
+    fakes = traced.ctx.inputs
     by_identity = {id(leaf): path for path, leaf in leaves.items() if isinstance(leaf, torch.Tensor)}
     inputs: list[dict[str, Any]] = []
     for index in kept:
@@ -343,7 +343,7 @@ def _check_numbers(traced: TracedModel, form: Any) -> None:
 
 
 def _unfound(traced: TracedModel, index: int, value: Any) -> dict[str, Any]:
-    names = traced.stage.names
+    names = traced.ctx.request.arg_names
     title = names[index] if index < len(names) and names[index] else f"argument {index}"
     is_tensor = isinstance(value, torch.Tensor)
     raise NotPossible(
@@ -365,9 +365,9 @@ def _shown(tensor: torch.Tensor) -> str:
 
 def _ranges(traced: TracedModel) -> dict[str, list[int | None]]:
     """The smallest and largest value of each symbol, as tracing left them."""
-    env = traced.stage.fake_mode.shape_env
+    env = traced.ctx.info.fake_mode.shape_env
     found: dict[str, list[int | None]] = {}
-    for fake in traced.stage.inputs:
+    for fake in traced.ctx.inputs:
         for size in (fake, *getattr(fake, "shape", ())):
             for symbol in size.node.expr.free_symbols if is_symbol(size) else ():
                 bounds = env.bound_sympy(symbol) if env is not None else None
@@ -378,7 +378,7 @@ def _ranges(traced: TracedModel) -> dict[str, list[int | None]]:
 
 def _examples(traced: TracedModel) -> dict[str, int]:
     """The value that each symbol had when the model was traced: what tracing took for granted holds there."""
-    sizes = [size for fake in traced.stage.inputs for size in (fake, *getattr(fake, "shape", ()))]
+    sizes = [size for fake in traced.ctx.inputs for size in (fake, *getattr(fake, "shape", ()))]
     symbols = [size for size in sizes if is_symbol(size) and size.node.expr.is_Symbol]
     return {str(size.node.expr): int(hint(size)) for size in symbols}
 

@@ -359,8 +359,8 @@ class _Check:
         settings = resolve_settings(config)
         runners: list[Runner] = []
 
-        def compile(*args: Any, **facts: Any) -> Runner:
-            runners.append(compile_fx(*args, **facts))
+        def compile(*args: Any) -> Runner:
+            runners.append(compile_fx(*args))
             return runners[-1]
 
         self._compiled(check, lambda gm, inputs: compile_dynamo(gm, inputs, settings, {}, compile))

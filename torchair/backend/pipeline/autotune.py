@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.pipeline.context import Stage
+from torchair.backend.pipeline.context import Context, Route
 from torchair.backend.settings.autotune_config import AutotuneConfig, Candidate
 from torchair.capture.base.inputs import mutated_inputs
 from torchair.codegen import BUILDING
@@ -49,47 +49,47 @@ Make = Callable[[str, Candidate, str], Program]
 """Compiles a graph by a code generator, in one way, and keeps the code in a folder."""
 
 
-def tuned_program(make: Make, gm: fx.GraphModule, stage: Stage) -> Program | None:
+def tuned_program(make: Make, gm: fx.GraphModule, ctx: Context) -> Program | None:
     """The program of a graph that was tuned before, or one that is tuned in its first call; None where it
     cannot be compiled in any of the ways.
     """
-    plan = stage.settings.tuning
+    plan = ctx.settings.tuning
     assert plan is not None, "asked before: can_be_tuned"
-    ways = _ways(plan, stage)
+    ways = _ways(plan, ctx)
     folder = str(plan.folder / CODE)
-    result = Result(plan.folder / f"aoe_result_{_digest(gm, stage, ways)}.json", stage.degradations)
+    result = Result(plan.folder / f"aoe_result_{_digest(gm, ctx, ways)}.json", ctx.degradations)
     way = None if plan.again else result.read(ways)
     if way is not None:
         found = _built(make, way, folder)
         if found.program is not None:
             return found.program
         what = f"{way} was the fastest, and now it fails ({found.failed}): the graph is tuned again"
-        stage.degradations.add(what, here=True)
+        ctx.degradations.add(what, here=True)
     tries = [_built(make, way, folder) for way in ways]
     if not any(each.program for each in tries):
-        stage.degradations.add(f"{UNTUNED}: {tries[0].failed}", here=True)
+        ctx.degradations.add(f"{UNTUNED}: {tries[0].failed}", here=True)
         return None
-    trials = Trials(stage.device, frozenset(mutated_inputs(gm, stage.inputs)), plan.repeats)
-    return AutotunedProgram(tries, trials, folder, lambda: result.write(tries, stage))
+    trials = Trials(ctx.device, frozenset(mutated_inputs(gm, ctx.inputs)), plan.repeats)
+    return AutotunedProgram(tries, trials, folder, lambda: result.write(tries, ctx))
 
 
-def can_be_tuned(gm: fx.GraphModule, stage: Stage) -> bool:
+def can_be_tuned(gm: fx.GraphModule, ctx: Context) -> bool:
     """Is a graph to be tuned? Where that was asked for and cannot be, it is told."""
-    plan = stage.settings.tuning
+    plan = ctx.settings.tuning
     if plan is None:
         return False
-    why = why_not(gm, stage) or ("" if _ways(plan, stage) else "its code generator is no candidate")
+    why = why_not(gm, ctx) or ("" if _ways(plan, ctx) else "its code generator is no candidate")
     if why:
-        stage.degradations.add(f"{UNTUNED}: {why}", here=True)
+        ctx.degradations.add(f"{UNTUNED}: {why}", here=True)
     return not why
 
 
-def why_not(gm: fx.GraphModule, stage: Stage) -> str:
+def why_not(gm: fx.GraphModule, ctx: Context) -> str:
     """The reason not to tune a graph; empty where it can be."""
-    settings = stage.settings
-    if settings.run_eagerly or settings.is_untouched or stage.interprets:
+    settings = ctx.settings
+    if settings.run_eagerly or settings.is_untouched or ctx.plan.route is Route.INTERPRET:
         return "its ops run one by one"
-    if has_symbols(stage.inputs):
+    if has_symbols(ctx.inputs):
         return "its sizes are symbols (torch.compile(dynamic=False) makes graphs of fixed sizes)"
     effect = next(filter(_has_other_effects, gm.graph.nodes), None)
     return "" if effect is None else f"{effect.target} has effects that trials would repeat"
@@ -100,19 +100,25 @@ def _has_other_effects(node: fx.Node) -> bool:
     return node.op == "call_function" and node.is_impure() and not written_by(node) and not draws(node)
 
 
-def _ways(plan: AutotuneConfig, stage: Stage) -> list[Candidate]:
+def _ways(plan: AutotuneConfig, ctx: Context) -> list[Candidate]:
     """What to try: as planned or, if nothing is, what the device offers; of one code generator where one was
     asked for.
     """
-    ways = plan.ways or [Candidate(kind, options) for kind, options in get_device(stage.device).ways]
-    asked = stage.settings.codegen
+    ways = plan.ways or [Candidate(kind, options) for kind, options in get_device(ctx.device).ways]
+    asked = ctx.settings.codegen
     return [way for way in ways if asked in ("auto", way.codegen)]
 
 
-def _digest(gm: fx.GraphModule, stage: Stage, ways: Sequence[Candidate]) -> str:
+def _digest(gm: fx.GraphModule, ctx: Context, ways: Sequence[Candidate]) -> str:
     """All that a result depends on, as one name: the graph, what there is to choose from, the machine."""
-    facts = [stage.backward, stage.is_inference, stage.uses_ir, stage.guarded, stage.static]
-    facts += [stage.settings.frozen_parameter, *ways]
+    facts = [
+        ctx.request.is_backward,
+        ctx.request.is_inference,
+        ctx.plan.uses_ir,
+        ctx.request.has_guards,
+        ctx.request.static_inputs,
+    ]
+    facts += [ctx.settings.frozen_parameter, *ways]
     lines = [*map(str, facts), *build_facts(), *graph_text(gm)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
@@ -175,22 +181,22 @@ class Result:
             self.degradations.add(f"{self.path} is no result of tuning ({why}): the graph is tuned again")
             return None
 
-    def write(self, tries: Sequence[CandidateTrial], stage: Stage) -> None:
+    def write(self, tries: Sequence[CandidateTrial], ctx: Context) -> None:
         """Keep it for the next process."""
         best = fastest(tries)
         if best.failed:
             self.degradations.add(f"{UNTUNED}: {best.failed}", here=True)
             return
         content = {
-            "graph": stage.name,
-            "device": str(stage.device),
+            "graph": ctx.name,
+            "device": str(ctx.device),
             "torch": torch.__version__,
             "best": best.way.data(),
             "tried": [each.data() for each in tries],
         }
         with WarnOnWriteError(self.degradations, "a result of tuning"):
             write_text(self.path, json.dumps(content, indent=1) + "\n")
-        logger.event("%s: %s is the fastest of %d ways: %s", stage.name, best.way, len(tries), self.path)
+        logger.event("%s: %s is the fastest of %d ways: %s", ctx.name, best.way, len(tries), self.path)
 
 
 @dataclass(frozen=True)

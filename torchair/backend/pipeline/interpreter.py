@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from torchair.backend.pipeline.fallback import Fallbacks
-from torchair.backend.pipeline.interpreter_source import interpreted
+from torchair.backend.pipeline.context import Fallbacks
 from torchair.codegen.base.programs import NonSerializableCode
 from torchair.core.diagnostics import Diagnostics
-from torchair.core.errors import first_line, is_of_user
+from torchair.core.errors import NotPossible, first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.program import Code
 from torchair.debug.dumps.ge_op_dump import EngineDump
@@ -26,6 +25,18 @@ from torchair.ge.files.script import from_python
 from torchair.ge.files.text import to_python
 from torchair.ge.graph import AliasResult, Graph, Op, TensorResult
 from torchair.passes.ge.dead_code import acts
+
+MODULE = """import torch
+from torchair.engine.interpret import interpret
+from torchair.ge.files.script import from_python
+
+GRAPH = {graph!r}
+graph = from_python(GRAPH)
+
+
+def kernel(*args):
+    return interpret(graph, list(args), torch.device({device!r}))
+"""
 
 
 @dataclass(frozen=True)
@@ -138,3 +149,14 @@ class InterpretedProgram:
 def _parts(graph: Graph) -> list[Graph]:
     """The graph and those in the sub-graph slots of its ops."""
     return [graph, *graph.subgraphs.values()]
+
+
+def interpreted(graph: Graph, device: torch.device) -> str | None:
+    """The module; None where the graph holds what has no text."""
+    if any(op.objects for part in (graph, *graph.subgraphs.values()) for op in part.ops):
+        return None
+    try:
+        text = to_python(graph, limit=None)
+    except NotPossible:
+        return None
+    return MODULE.format(graph=text, device=str(device))

@@ -1,4 +1,4 @@
-"""A graph as it comes in, made ready for a compile."""
+"""Bring a graph into the form that all steps of a compile expect."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.pipeline.context import Stage
+from torchair.backend.pipeline.context import GraphInfo
 from torchair.backend.pipeline.inline_regions import inline_regions
-from torchair.backend.settings.settings import Settings
 from torchair.core.torch_private.fake.fake_tensors import (
     FakeTensorMode,
     ShapeEnv,
@@ -20,20 +19,17 @@ from torchair.core.torch_private.fake.fake_tensors import (
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.external_constants import mark_external
 from torchair.fxgraph.fake_values import device_of
-from torchair.fxgraph.layout import layouts_of
 from torchair.ge.graph import Graph
 
 
-def normalize_graph(
-    gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings
-) -> tuple[fx.GraphModule, Stage]:
-    """A copy of the graph whose nodes all have values of one fake mode."""
+def normalize_graph(gm: fx.GraphModule, inputs: Sequence[Any]) -> tuple[fx.GraphModule, GraphInfo]:
+    """Return a copy of the graph whose nodes all have values of one fake mode, and the facts about it."""
     gm = copy_graph(gm)
     mark_external(gm)
     has_new_nodes = inline_regions(gm) > 0
     returned = gm.graph.output_node().args[0]
     if not isinstance(returned, list | tuple):
-        # One tensor is a list of one: every stage below counts on a list.
+        # One tensor is a list of one: every later step expects a list.
         gm.graph.output_node().args = ((returned,),)
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     fake_mode = detect_fake_mode(list(inputs)) or FakeTensorMode(
@@ -45,10 +41,8 @@ def normalize_graph(
         node.meta["val"] = value
     if has_new_nodes or _lacks_values(gm) or _is_foreign(gm, fake_mode):
         fake_tensor_prop(gm, fake_mode, fakes)
-    graph_name = Graph().name
     calls = len([node for node in gm.graph.nodes if node.op == "call_function"])
-    layouts = layouts_of(gm)
-    return gm, Stage(settings, fakes, fake_mode, device_of(gm), name=graph_name, calls=calls, layouts=layouts)
+    return gm, GraphInfo(fakes, fake_mode, device_of(gm), Graph().name, calls)
 
 
 def _fake(value: Any, node: fx.Node, fake_mode: FakeTensorMode) -> Any:

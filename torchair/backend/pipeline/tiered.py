@@ -15,12 +15,19 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.pipeline.context import Stage
+from torchair.backend.pipeline.context import Context
 from torchair.backend.pipeline.multi_stream import StreamSegment, cut_at_scopes, has_scopes, is_outside
 from torchair.backend.service.deferred_request import BY_NAME, DeferredRequest, part_of, tell
 from torchair.backend.service.program_cache import ProgramCacheEntry, ProgramKey
 from torchair.backend.service.request import CompileRequest, CompileResult, symbols_of, tensor_metadata_of
-from torchair.backend.service.scheduler import CompileBudget, CompileTask, Job, LoadedResult, Subtask
+from torchair.backend.service.scheduler import (
+    CompileBudget,
+    CompileTask,
+    Job,
+    LoadedResult,
+    Subtask,
+    SwapGroup,
+)
 from torchair.backend.service.torch_state import TorchState
 from torchair.backend.specialize.static_shapes import StaticShapeCompiler
 from torchair.capture.base.inputs import KeyPart
@@ -36,7 +43,6 @@ from torchair.core.program import Code, Program, code_of
 from torchair.core.torch_private.fake.fake_tensors import dump_graph
 from torchair.core.torch_private.fake.symbol_table import Symbols
 from torchair.core.torch_private.operators.schemas import OpOverload
-from torchair.devices import get_device
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import draws, written_by
 from torchair.fxgraph.external_constants import has_external
@@ -45,18 +51,6 @@ from torchair.fxgraph.symbols import Binding, unbacked_in
 
 SAME_NUMBERS = {"fallback_random": True}
 """With these options Inductor draws the random numbers that ops draw when they run one by one."""
-
-
-def optimizing_codegens(stage: Stage) -> tuple[str, ...]:
-    """Who is asked for a better program than the eager one, one after the other; none where nobody is."""
-    settings = stage.settings
-    if settings.codegen != "auto" or settings.waits or settings.tuning is not None:
-        return ()
-    if settings.run_eagerly or settings.is_untouched or settings.dumps or stage.interprets:
-        return ()
-    is_training = stage.backward or not stage.is_inference
-    # A library of a forward would have to be taken together with one of its backward.
-    return tuple(kind for kind in get_device(stage.device).betters if kind != "native" or not is_training)
 
 
 def worker_unsupported_reason(gm: fx.GraphModule) -> str:
@@ -107,16 +101,14 @@ class CompileUnit:
 
     @staticmethod
     def of(
-        gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions, stage: Stage, other: Code | None
+        gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions, ctx: Context, other: Code | None
     ) -> CompileUnit:
         """A copy that was sent nowhere yet."""
         ground = DeviceMapping.of(gm)
         symbols = Symbols.of(symbols_of(inputs))
         likes = tensor_metadata_of(inputs, ground.device_there)
-        wanted = ProgramKey(
-            ground.graph(gm), likes, how, optimizing_codegens(stage), symbols, TorchState.now()
-        )
-        return CompileUnit(wanted, ground, Binding(inputs), stage.settings.program_cache_mb << 20, other)
+        wanted = ProgramKey(ground.graph(gm), likes, how, ctx.plan.tier1, symbols, TorchState.now())
+        return CompileUnit(wanted, ground, Binding(inputs), ctx.settings.program_cache_mb << 20, other)
 
     @cached_property
     def kept(self) -> ProgramCacheEntry | None:
@@ -153,30 +145,30 @@ class CompileUnit:
 class TieredCompile:
     """A better program than the eager one for a graph: kept from before, or to be built."""
 
-    stage: Stage
+    ctx: Context
     limits: CompileBudget
     sources: Sequence[CompileUnit]
     join: Callable[[Sequence[Program]], Program]
     """The program of the graph, of those of its sources."""
 
     @staticmethod
-    def of(gm: fx.GraphModule, stage: Stage) -> TieredCompile | None:
+    def of(gm: fx.GraphModule, ctx: Context) -> TieredCompile | None:
         """None where there shall be none."""
-        limits = _limits(stage)
+        limits = _limits(ctx)
         if limits.seconds == 0:
             return None
         try:
             if has_scopes(gm):
-                better = TieredCompile(stage, limits, *_pieces(gm, stage))
+                better = TieredCompile(ctx, limits, *_pieces(gm, ctx))
             else:
-                source = CompileUnit.of(gm, stage.inputs, _how(gm, stage, stage.static), stage, None)
-                better = TieredCompile(stage, limits, [source], _alone)
+                source = CompileUnit.of(gm, ctx.inputs, _how(gm, ctx, ctx.request.static_inputs), ctx, None)
+                better = TieredCompile(ctx, limits, [source], _alone)
             return better if better.sources else None
         except Exception as error:
             if is_of_user(error):
                 raise
             why = f"{type(error).__name__}: {first_line(error)}"
-            stage.degradations.add(f"a better program is not ordered: {why}", next=BY_NAME, here=True)
+            ctx.degradations.add(f"a better program is not ordered: {why}", next=BY_NAME, here=True)
             return None
 
     def found(self, eager: Callable[[], Program]) -> Program | None:
@@ -194,9 +186,9 @@ class TieredCompile:
             what = (
                 f"a program of an earlier process cannot be loaded, and is built again: {first_line(error)}"
             )
-            self.stage.degradations.add(what, here=True)
+            self.ctx.degradations.add(what, here=True)
             return None
-        logger.event("%s: %s program from an earlier process", self.stage.name, built[0].program.kind)
+        logger.event("%s: %s program from an earlier process", self.ctx.name, built[0].program.kind)
         return self._joined(built, eager)
 
     def _joined(self, built: Sequence[LoadedResult], eager: Callable[[], Program]) -> Program:
@@ -207,25 +199,23 @@ class TieredCompile:
         self,
         served_by: Program,
         promise: tuple[OutputLayouts, tuple[KeyPart, ...]],
-        guard: Callable[[Program, Stage], Program],
+        guard: Callable[[Program], Program],
     ) -> Job:
         """Have it built."""
-        stage, (contract, key) = self.stage, promise
+        ctx, (contract, key) = self.ctx, promise
 
         def finish(built: Sequence[LoadedResult]) -> Program:
             joined = self._joined(built, lambda: served_by)
-            return LayoutEnforcer(
-                guard(joined, stage), replace(contract, is_eager=False), key, stage.degradations
-            )
+            return LayoutEnforcer(guard(joined), replace(contract, is_eager=False), key, ctx.degradations)
 
         job = Job(
             CompileTask(
-                stage.name,
+                ctx.name,
                 [source.part() for source in self.sources],
                 finish,
-                tell(stage.degradations),
+                tell(ctx.degradations),
                 self.limits,
-                stage.together,
+                ctx.request.swap_group or SwapGroup(),
                 functools.cache(self._recipe),
             )
         )
@@ -234,7 +224,7 @@ class TieredCompile:
         return job
 
     def _recipe(self) -> DeferredRequest | None:
-        if self.join is not _alone or self.stage.is_anchored:
+        if self.join is not _alone or self.ctx.info.reads_storage:
             return None
         (source,) = self.sources
         wanted, most = source.wanted, source.most_bytes
@@ -249,24 +239,24 @@ def _alone(programs: Sequence[Program]) -> Program:
 
 
 def _pieces(
-    gm: fx.GraphModule, stage: Stage
+    gm: fx.GraphModule, ctx: Context
 ) -> tuple[Sequence[CompileUnit], Callable[[Sequence[Program]], Program]]:
     """What is between the scopes of a graph, each compiled by itself, and how they are put together. Pieces
     that are to be deterministic compute the very same in every call: their ops run.
     """
-    whole = cut_at_scopes(gm, stage.fake_mode, stage.static, stage.degradations)
+    whole = cut_at_scopes(gm, ctx.info.fake_mode, ctx.request.static_inputs, ctx.degradations)
     eager = {slot: generate(slot.gm) for slot in whole.slots}
     sources: dict[StreamSegment, CompileUnit] = {}
     for slot in whole.slots:
         with slot.limited():
             if not slot.is_empty and not torch.are_deterministic_algorithms_enabled():
-                how = _how(slot.gm, stage, slot.static)
-                sources[slot] = CompileUnit.of(slot.gm, slot.inputs, how, stage, eager[slot])
+                how = _how(slot.gm, ctx, slot.static)
+                sources[slot] = CompileUnit.of(slot.gm, slot.inputs, how, ctx, eager[slot])
 
     def join(programs: Sequence[Program]) -> Program:
         made = dict(zip(sources, programs, strict=True))
         held = {
-            slot: slot.held(made.get(slot) or eager[slot].load(), stage.degradations) for slot in whole.slots
+            slot: slot.held(made.get(slot) or eager[slot].load(), ctx.degradations) for slot in whole.slots
         }
         return whole.filled(held, programs[0].kind)
 
@@ -274,37 +264,37 @@ def _pieces(
 
 
 def better_gears(
-    gm: fx.GraphModule, stage: Stage, contract: OutputLayouts, wanted: Callable[[Sequence[Any]], bool]
+    gm: fx.GraphModule, ctx: Context, contract: OutputLayouts, wanted: Callable[[Sequence[Any]], bool]
 ) -> StaticShapeCompiler:
     """Who orders better programs for single sizes of `gm`, of which some are wanted."""
-    limits = _limits(stage)
+    limits = _limits(ctx)
     return StaticShapeCompiler(
         copy_graph(gm),
-        stage.name,
-        _how(gm, stage, stage.static),
+        ctx.name,
+        _how(gm, ctx, ctx.request.static_inputs),
         contract,
-        stage.degradations,
+        ctx.degradations,
         wanted=lambda args: limits.seconds != 0 and wanted(args),
-        kinds=optimizing_codegens(stage),
+        kinds=ctx.plan.tier1,
         limits=limits,
         at_once=False,
     )
 
 
-def _limits(stage: Stage) -> CompileBudget:
+def _limits(ctx: Context) -> CompileBudget:
     """No second is spent where all calls are to compute the very same."""
-    budget = 0 if torch.are_deterministic_algorithms_enabled() else stage.settings.compile_budget
-    return CompileBudget(budget, stage.settings.compile_workers)
+    budget = 0 if torch.are_deterministic_algorithms_enabled() else ctx.settings.compile_budget
+    return CompileBudget(budget, ctx.settings.compile_workers)
 
 
-def _how(gm: fx.GraphModule, stage: Stage, static: tuple[int, ...]) -> CodegenOptions:
+def _how(gm: fx.GraphModule, ctx: Context, static: tuple[int, ...]) -> CodegenOptions:
     return CodegenOptions(
         static=static,
-        frozen=stage.settings.frozen_parameter,
-        guarded=stage.guarded and not stage.backward,
+        frozen=ctx.settings.frozen_parameter,
+        guarded=ctx.request.has_guards and not ctx.request.is_backward,
         decomposed=False,
-        backward=stage.backward,
-        inference=stage.is_inference,
-        tuned=not stage.settings.captures,
+        backward=ctx.request.is_backward,
+        inference=ctx.request.is_inference,
+        tuned=not ctx.settings.captures,
         options=SAME_NUMBERS if any(map(draws, gm.graph.nodes)) else {},
     )

@@ -204,6 +204,6 @@ def _difference(graph: Graph, made: Called, corrupted: str = "") -> str:
 def converted(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings | None = None) -> Any:
     """Return the GE graph of an FX graph, without passes, and the report."""
     settings = settings or Settings.of({})
-    prepared, stage = normalize_graph(gm, inputs, settings)
-    infer = inference(stage.fake_mode, stage.device)
-    return convert(prepared, infer, stage.fake_mode, fold_views=settings.fold_views, soc=settings.soc)
+    prepared, info = normalize_graph(gm, inputs)
+    infer = inference(info.fake_mode, info.device)
+    return convert(prepared, infer, info.fake_mode, fold_views=settings.fold_views, soc=settings.soc)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.pipeline.compile import Stage, lowered_for
+from torchair.backend.pipeline.context import Context
 from torchair.compare.base.culprit import UNINITIALIZED, Culprit, Judge, LocatedMismatch, node_of
 from torchair.compare.base.replay_call import RecordedCall, edge_value, run_fx
 from torchair.compare.base.tolerances import Errors
@@ -29,17 +29,17 @@ class LoweredGraph:
 
     graph: Graph
     gm: fx.GraphModule  # the source of the GE graph
-    stage: Stage
+    ctx: Context
 
     def again(self, graph: Graph, table: Table) -> fx.GraphModule:
         """Lower a graph with the same arguments."""
         named = [(node.name, node.meta["val"]) for node in placeholders(self.gm)]
-        return lower(graph, named, self.stage.fake_mode, self.stage.device, table)
+        return lower(graph, named, self.ctx.info.fake_mode, self.ctx.device, table)
 
 
 def locate_wrong_lowering(lowered: LoweredGraph, recorded: RecordedCall, judge: Judge) -> LocatedMismatch:
     """Locate the first op whose ATen calls compute other values than its kernel."""
-    table = lowering_table(lowered_for(lowered.stage))
+    table = lowering_table(lowered.ctx.plan.lowered_for)
     probe = LoweringProbe(lowered, recorded, recorded.edges(lowered.graph), judge)
     wrong = probe.first_wrong(table)
     if wrong is None:

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.pipeline.compile import Stage, to_program
-from torchair.backend.pipeline.fallback import Fallbacks
+from torchair.backend.pipeline.context import Context, Fallbacks
+from torchair.backend.pipeline.generate import generate
+from torchair.backend.pipeline.plan import context_of
 from torchair.compare.base.culprit import Culprit, Judge, LocatedMismatch
 from torchair.compare.base.replay_call import CallOutcome, RecordedCall, Values, is_uninitialized
 from torchair.compare.base.subgraph import Subgraph, calls_of, neighborhood, part_of
@@ -38,21 +39,21 @@ class Recompiler:
 
     gm: fx.GraphModule
     values: Values
-    stage: Stage
+    ctx: Context
     judge: Judge
 
     def program(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Program:
         """Compile a graph with these fake inputs."""
-        detours = Fallbacks(without_ir=self.stage.detours.without_ir, degradations=self.stage.degradations)
-        stage = replace(
-            self.stage, inputs=list(inputs), static=(), ge_graph=None, observe=None, detours=detours
-        )
-        return to_program(gm, gm, stage)
+        ctx = self.ctx
+        fallbacks = Fallbacks(without_ir=ctx.fallbacks.without_ir, degradations=ctx.degradations)
+        request = replace(ctx.request, static_inputs=(), observe=None)
+        info = replace(ctx.info, inputs=list(inputs))
+        return generate(gm, context_of(info, ctx.settings, request, fallbacks=fallbacks))
 
     def errors(self, part: Subgraph) -> dict[fx.Node, Errors]:
         """Return the outputs of a part that are wrong after it is compiled."""
         program = self.program(part.gm, [node.meta["val"] for node in part.inputs])
-        recorded = RecordedCall(part.args(self.values), self.stage.device)
+        recorded = RecordedCall(part.args(self.values), self.ctx.device)
         return self._wrong(recorded.run(program), part.outputs)
 
     def _wrong(self, outcome: CallOutcome, nodes: Sequence[fx.Node]) -> dict[fx.Node, Errors]:

@@ -30,5 +30,5 @@ class AoeConfig(Group):
         "JSON file with the candidates and the number of trials: `candidates`, `repeats`, `again`.",
         ExistingFile(),
         engine=local("aoe_config_file", gate="aoe_mode"),
-        effect="tests/backend/pipeline/test_autotune.py::test_the_file_says_what_is_tried",
+        effect="tests/backend/pipeline/test_autotune.py::test_autotune_tries_candidates_of_config_file",
     )

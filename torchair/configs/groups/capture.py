@@ -22,7 +22,7 @@ class CaptureConfig(Group):
         "recording thread, `relaxed` none.",
         Choice("global", "thread_local", "relaxed"),
         flat="capture_error_mode",
-        effect="tests/integration/test_option_effects.py::test_error_mode",
+        effect="tests/integration/test_option_effects.py::test_capture_error_mode_reaches_the_device",
     )
     deadlock_check = ex_only(
         False,
@@ -50,5 +50,5 @@ class CaptureConfig(Group):
         "Do not use the cache of kernels that are compiled for one shape.",
         flat="disable_static_kernel_compile_cache",
         cached=False,
-        effect="tests/integration/test_option_effects.py::test_static_kernels",
+        effect="tests/integration/test_option_effects.py::test_static_kernel_options_select_sizes",
     )

@@ -73,7 +73,7 @@ class FxSummary(Group):
     )
     skip_compile = graph(
         True,
-        "After the report, run the FX graph eagerly instead of compiling it.",
+        "After the report run the FX graph eagerly instead of compiling it.",
         effect="tests/debug/dumps/test_op_summary.py::test_what_runs_behind_it",
     )
     path = graph(
@@ -125,7 +125,8 @@ class AclGraphDebug(Group):
         IntRange(1),
         flat="capture_limit",
         engine=local("static_capture_size_limit"),
-        effect="tests/integration/test_capture_acceptance.py::test_06_at_the_limit_the_least_recently_used_goes",
+        effect=""
+        "tests/integration/test_capture_acceptance.py::test_06_at_the_limit_the_least_recently_used_goes",
     )
     clone_input = capture(
         True,

@@ -41,7 +41,7 @@ class DumpConfig(Group):
         "Which side of each op is dumped: inputs, outputs or both.",
         Choice("input", "output", "all"),
         engine=session("ge.exec.dumpMode", gate="enable_dump"),
-        effect="tests/debug/dumps/test_ge_op_dump.py::test_sides",
+        effect="tests/debug/dumps/test_ge_op_dump.py::test_dump_mode_selects_inputs_and_outputs",
     )
     quant_dumpable = graph(
         False,
@@ -55,7 +55,7 @@ class DumpConfig(Group):
         "The runs of a graph that are dumped, counted from 0; empty means all.",
         STEPS,
         engine=session("ge.exec.dumpStep", gate="enable_dump"),
-        effect="tests/debug/dumps/test_ge_op_dump.py::test_steps",
+        effect="tests/debug/dumps/test_ge_op_dump.py::test_dump_step_selects_runs",
     )
     dump_layer = graph(
         "",
@@ -69,7 +69,7 @@ class DumpConfig(Group):
         "Dump whole tensors, or a CSV file of their statistics.",
         Choice("tensor", "stats"),
         engine=session("ge.exec.dumpData", gate="enable_dump"),
-        effect="tests/debug/dumps/test_ge_op_dump.py::test_statistics",
+        effect="tests/debug/dumps/test_ge_op_dump.py::test_dump_data_stats_writes_statistics",
     )
     dump_config_path = graph(
         None,

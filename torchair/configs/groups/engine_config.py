@@ -16,7 +16,7 @@ class EngineConfig(Group):
         Choice("auto", "reference", "eager", "inductor", "native"),
         flat="codegen",
         own=True,
-        effect="tests/integration/test_option_effects.py::test_code_generators",
+        effect="tests/integration/test_option_effects.py::test_codegen_option_selects_code_generator",
     )
     soc = Option(
         "",
@@ -25,7 +25,7 @@ class EngineConfig(Group):
         "chips have.",
         Regex(r"(?i:ascend\w+)?", "the name of a chip: `Ascend` and its number"),
         own=True,
-        effect="tests/integration/test_chip_checks.py::test_newest_ops",
+        effect="tests/integration/test_chip_checks.py::test_newest_chip_gets_newer_op",
     )
     compile_budget_s = Option(
         None,
@@ -35,7 +35,7 @@ class EngineConfig(Group):
         flat="compile_budget_s",
         own=True,
         cached=False,
-        effect="tests/backend/pipeline/test_tiered.py::test_no_budget",
+        effect="tests/backend/pipeline/test_tiered.py::test_tiered_without_budget_submits_no_job",
     )
     compile_workers = Option(
         1,
@@ -45,7 +45,7 @@ class EngineConfig(Group):
         flat="compile_workers",
         own=True,
         cached=False,
-        effect="tests/backend/pipeline/test_tiered.py::test_workers",
+        effect="tests/backend/pipeline/test_tiered.py::test_scheduler_runs_compile_workers_in_parallel",
     )
     program_cache_mb = Option(
         2048,
@@ -56,7 +56,7 @@ class EngineConfig(Group):
         flat="program_cache_mb",
         own=True,
         cached=False,
-        effect="tests/backend/service/test_program_cache.py::test_switched_off",
+        effect="tests/backend/service/test_program_cache.py::test_program_cache_of_zero_mb_writes_nothing",
     )
     memory_budget = Option(
         None,
@@ -64,7 +64,7 @@ class EngineConfig(Group):
         IntRange(0, INT64_MAX, none=True),
         flat="memory_budget",
         own=True,
-        effect="tests/integration/test_option_effects.py::test_memory_budget",
+        effect="tests/integration/test_option_effects.py::test_memory_budget_evicts_recordings",
     )
     verify = Option(
         False,

@@ -33,14 +33,14 @@ class AclGraphExperimental(Group):
         "Values of the symbol for which kernels are compiled; unset means every new value.",
         IntList(),
         flat="_vllm_aclnn_static_kernel_sym_range",
-        effect="tests/integration/test_option_effects.py::test_static_kernels",
+        effect="tests/integration/test_option_effects.py::test_static_kernel_options_select_sizes",
     )
     _aclnn_static_shape_kernel_sym_index = capture(
         0,
         "Index of the symbol that is compared with these values.",
         IntRange(0),
         flat="_vllm_aclnn_static_kernel_sym_index",
-        effect="tests/integration/test_option_effects.py::test_static_kernels",
+        effect="tests/integration/test_option_effects.py::test_static_kernel_options_select_sizes",
     )
     _super_kernel_optimize = capture(
         False, "Combine the kernels of a recording into larger ones.", flat="super_kernel_optimize", hint=True
@@ -139,7 +139,7 @@ class ExperimentalConfig(Group):
         False,
         "Turn graph inputs that the graph writes to into reference inputs (`RefData`) of the IR.",
         idle=REDUCE,
-        effect="tests/integration/test_engine_side_options.py::test_reference_inputs",
+        effect="tests/integration/test_engine_side_options.py::test_enable_ref_data_emits_ref_data",
     )
     enable_view_optimize = graph(
         True,

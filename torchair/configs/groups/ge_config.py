@@ -20,7 +20,7 @@ class GeConfig(Group):
         "`DegradedWarning`.",
         idle=REDUCE,
         engine=session("ge.enableSingleStream", TRUE_FALSE),
-        effect=f"{TESTS}::test_one_stream",
+        effect=f"{TESTS}::test_enable_single_stream_removes_labels",
     )
     oo_level = graph(
         "O3",
@@ -37,7 +37,7 @@ class GeConfig(Group):
         BOOL,
         idle=REDUCE,
         engine=session("ge.oo.constantFolding", TRUE_FALSE),
-        effect=f"{TESTS}::test_constant_folding",
+        effect=f"{TESTS}::test_constant_folding_option_removes_ops",
     )
     oo_dead_code_elimination = graph(
         None,

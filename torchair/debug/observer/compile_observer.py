@@ -38,8 +38,9 @@ class CompileObserver:
     is_summed: bool = False  # write the summary only once if the compile is retried
     call: GraphSignature = field(default_factory=GraphSignature)
 
-    def graph(self, gm: fx.GraphModule) -> None:
-        """Handle the FX graph before all passes."""
+    def begin(self, gm: fx.GraphModule, name: str, call: GraphSignature) -> None:
+        """Show the FX graph before all passes."""
+        self.name, self.call = name, call
         self._in_folder(lambda files: files.fx("graph", gm))
         if self.options.summary is not None and not self.captures and not self.is_summed:
             self.is_summed = True

@@ -165,7 +165,7 @@ SLOTS = {
 
 
 @pytest.mark.parametrize("name", SLOTS)
-def test_pages(name):
+def test_paged_cache_write_equals_loop(name):
     agrees(
         lambda k, v, kc, vc, slots: npu.npu_scatter_pa_kv_cache_functional(
             k, v, kc, vc, slots, cache_mode="Norm"

@@ -89,7 +89,7 @@ def test_against_a_formula(name):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_modes(mode):
+def test_flash_attention_sparse_modes_equal_autograd(mode):
     hidden = rand(2, 1, 5, 7) > 0.8
     more = {"prefix": [4, 6]} if mode == 6 else {}
     out, top, total = forward(

@@ -26,7 +26,7 @@ SECOND = {
 LENGTHS = ("actual_seq_lengths", "actual_seq_lengths_kv", "actual_shared_prefix_len")
 
 
-def call(data: Data, space, second: bool):
+def call_version(data: Data, space, second: bool):
     """The op of a namespace and version; `air` has its lengths as tensors."""
     arguments = dict(data.arguments)
     if space is air:
@@ -48,7 +48,7 @@ def matches(case: Case) -> None:
     data.sink = data.sink if second else None
     expected, lse = data.expected()
     for space in (npu, air):
-        out, log = call(data, space, second)
+        out, log = call_version(data, space, second)
         torch.testing.assert_close(out, expected, check_stride=False)
         if lse is None:
             assert (log.shape, log.dtype) == ((0,), torch.float32)
@@ -303,7 +303,7 @@ def test_what_no_layout_allows(query, value, more, what):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_compiled(mode, dynamic):
+def test_infer_attention_compiles_in_both_modes(mode, dynamic):
     def step(q, k, v, table, lengths):
         out, lse = air.npu_fused_infer_attention_score(
             q, k, v, block_table=table, block_size=4, actual_seq_lengths_kv=lengths, num_heads=4,

@@ -219,7 +219,7 @@ def test_pages_named_by_their_first_slot():
 @pytest.mark.parametrize(
     ("mode", "dynamic"), [(MODES[0], False), slow(MODES[0], True), (MODES[1], False), slow(MODES[1], True)]
 )
-def test_compiled(mode, dynamic):
+def test_mla_ops_compile_in_both_modes(mode, dynamic):
     def step(x, slots, kv_cache, kr_cache):
         query, rope, *_ = npu.npu_mla_prolog_v3(x, *weights, kv_cache, kr_cache, cache_index=slots)
         return query * 2, rope

@@ -47,7 +47,7 @@ def delta(query, key, value, state, beta, lengths, slots, g, gk=None, accepted=N
     return out, states
 
 
-def call(op, **rest):
+def positional(op, **rest):
     def run(query, key, value, state, beta, lengths, slots, g):
         return op(
             query,
@@ -65,12 +65,14 @@ def call(op, **rest):
 
 
 def test_recurrent_delta_rule():
-    agrees(call(npu.npu_recurrent_gated_delta_rule_functional), delta_inputs(), delta, **CLOSE)
+    agrees(positional(npu.npu_recurrent_gated_delta_rule_functional), delta_inputs(), delta, **CLOSE)
 
 
 def test_decay_per_key_and_accepted_tokens():
     gk, accepted = -rand(8, 4, 6).abs(), torch.tensor([2, 1, 3])
-    got = call(npu.npu_recurrent_gated_delta_rule_functional, gk=gk, num_accepted_tokens=accepted, scale=0.5)
+    got = positional(
+        npu.npu_recurrent_gated_delta_rule_functional, gk=gk, num_accepted_tokens=accepted, scale=0.5
+    )
     expected = delta(*delta_inputs(), gk, accepted, 0.5)
     torch.testing.assert_close(tuple(got(*delta_inputs())), expected, **CLOSE)
 
@@ -79,11 +81,11 @@ def test_decay_per_key_and_accepted_tokens():
 def test_state_is_written(mode):
     inputs = delta_inputs()
     out, states = delta(*inputs)
-    torch.testing.assert_close(call(npu.npu_recurrent_gated_delta_rule)(*inputs), out, **CLOSE)
+    torch.testing.assert_close(positional(npu.npu_recurrent_gated_delta_rule)(*inputs), out, **CLOSE)
     torch.testing.assert_close(inputs[3], states, **CLOSE)
     *parts, decay = delta_inputs()
     parts = [halved(part, torch.bfloat16) for part in parts]
-    compiles(call(npu.npu_recurrent_gated_delta_rule), (*parts, decay), mode, False, **CLOSE)
+    compiles(positional(npu.npu_recurrent_gated_delta_rule), (*parts, decay), mode, False, **CLOSE)
 
 
 def test_chunks_are_the_same_recurrence():

@@ -65,7 +65,7 @@ def test_rotation_by_a_matrix():
 
 
 @pytest.mark.parametrize("mode", MODES_OF_ROTATION)
-def test_gradients(mode):
+def test_rotary_gradient_equals_autograd(mode):
     """The backward op against autograd through the forward's formula."""
     dy, leaves = (
         rand(2, 5, 3, 8, seed=5),
@@ -126,7 +126,7 @@ def test_interleave_rope(namespace):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_compiled(mode, dynamic):
+def test_rotary_ops_compile_in_both_modes(mode, dynamic):
     def block(q, k, cos, sin):
         return npu.npu_apply_rotary_pos_emb(q * 2, k, cos, sin), npu.npu_rotary_mul(q, cos, sin, "interleave")
 

@@ -166,7 +166,7 @@ def test_arithmetic_is_float32():
 
 
 @pytest.mark.parametrize("axis", [-1, -2])
-def test_microscaled(axis):
+def test_microscaled_activation_equals_formula(axis):
     x = rand(70, 64)
     y, scale = npu.npu_swiglu_mx_quant(x, axis=axis, dst_type=292)
     assert scale.shape == ((70, 1, 2) if axis == -1 else (2, 32, 2))
@@ -189,7 +189,7 @@ def test_microscaled_blocks_stay_inside_groups():
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_compiled(mode, dynamic):
+def test_activation_ops_compile_in_both_modes(mode, dynamic):
     def block(x):
         return npu.npu_swiglu(x) + npu.npu_geglu(x)[0], npu.npu_gelu_quant(x)
 

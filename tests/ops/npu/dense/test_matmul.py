@@ -232,7 +232,7 @@ def test_sums_beyond_24_bits_are_exact():
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_compiled(mode, dynamic):
+def test_matmul_ops_compile_in_both_modes(mode, dynamic):
     def block(x, weight, scale, w4, s4):
         rows, row_scale = npu.npu_dynamic_quant(x)
         y = npu.npu_quant_matmul(rows, weight, scale, pertoken_scale=row_scale, output_dtype=6)
@@ -242,7 +242,7 @@ def test_compiled(mode, dynamic):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_in_place(mode):
+def test_matmul_writes_in_place(mode):
     def step(y, a, b, s, p):
         npu.npu_add_quant_matmul_(y, a, b, s, x1_scale=p)
         return y * 2

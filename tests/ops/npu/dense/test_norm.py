@@ -148,7 +148,7 @@ def test_packed_int4_rows():
 
 
 @pytest.mark.parametrize("code", [291, slow(292), 296, slow(297)])
-def test_microscaled(code):
+def test_microscaled_norm_equals_formula(code):
     """Every value is within half a step of its block's scale; scales come in pairs."""
     y, scale, _ = npu.npu_rms_norm_dynamic_mx_quant(X, GAMMA, dst_type=code)
     _, total, added_scale, _ = npu.npu_add_rms_norm_dynamic_mx_quant(X, X2, GAMMA, dst_type=code)
@@ -197,7 +197,7 @@ def test_running_statistics_are_written(mode):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_compiled(mode, dynamic):
+def test_norm_ops_compile_in_both_modes(mode, dynamic):
     def block(x, residual, gamma):
         y, _, residual = npu.npu_add_rms_norm(x, residual, gamma)
         return npu.npu_rms_norm(y * 2, gamma)[0], residual

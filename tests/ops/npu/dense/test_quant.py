@@ -185,7 +185,7 @@ def test_int4_is_packed_eight_in_a_word(op):
     agrees(lambda x: op(x, dst_type=285), (X,), lambda x: (y, scale, *offset))
 
 
-def test_kronecker():
+def test_kronecker_quant_equals_formula():
     x, p1, p2 = rand(2, 4, 8), rand(4, 4), rand(8, 8)
     y, scale = npu.npu_kronecker_quant(x, p1, p2, 0.9)
     z = p1 @ x @ p2
@@ -211,7 +211,7 @@ def power(code, block):
 
 @pytest.mark.parametrize("code", [291, 292, 296, 297])
 @pytest.mark.parametrize("axis", [slow(0), 1])
-def test_microscaled(code, axis):
+def test_microscaled_quant_equals_formula(code, axis):
     x = rand(70, 96)
     y, scale = npu.npu_dynamic_mx_quant(x, axis=axis, dst_type=code)
     assert scale.shape == ((2, 96, 2) if axis == 0 else (70, 2, 2))
@@ -271,7 +271,7 @@ def test_tiles_share_one_power():
 
 
 @pytest.mark.full
-def test_two_levels():
+def test_two_level_quant_equals_formula():
     x = rand(3, 1024) * torch.linspace(0.01, 100, 1024)
     y, level0, level1 = npu.npu_dynamic_dual_level_mx_quant(x)
     assert y.shape == (3, 512)
@@ -342,7 +342,7 @@ def test_hifloat8_rounds_to_its_neighbours():
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_compiled(mode, dynamic):
+def test_quant_ops_compile_in_both_modes(mode, dynamic):
     def block(x):
         y, scale = npu.npu_dynamic_quant(x)
         return npu.npu_anti_quant(y, scale.mean().view(1), dst_dtype=6), npu.npu_dynamic_mx_quant(

@@ -22,7 +22,7 @@ def filtered(logits, p, k):
     return made
 
 
-def test_filter():
+def test_token_filter_equals_sets():
     agrees(lambda *args: npu.npu_top_k_top_p(*args), (LOGITS, P, K), filtered)
 
 
@@ -53,5 +53,5 @@ def test_without_noise_the_best_token():
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_compiled(mode, dynamic):
+def test_sampling_ops_compile_in_both_modes(mode, dynamic):
     compiles(lambda *args: npu.npu_top_k_top_p_sample(*args), (LOGITS, K, P), mode, dynamic)

@@ -43,7 +43,7 @@ def processes(folder: Path, ranks: int, every: int, *forms: str) -> list[dict[st
 @pytest.mark.parametrize(
     ("ranks", "every", "forms"), [(2, SOME, FORMS), slow(2, 1, ("symbols", *FORMS)), slow(3, SOME, FORMS)]
 )
-def test_several_processes(tmp_path, ranks, every, forms):
+def test_communication_ops_equal_on_several_ranks(tmp_path, ranks, every, forms):
     """Fake tensors agree, ops are converted, and both modes give what eager gives, without a warning."""
     got = processes(tmp_path, ranks, every, *forms)
     for name, each in CASES.items():
@@ -60,14 +60,14 @@ def test_several_processes(tmp_path, ranks, every, forms):
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if not name.endswith("1 shared")])
-def test_alone(name):
+def test_communication_ops_run_on_one_rank(name):
     """One rank has no group, and computes its part."""
     assert not torch.distributed.is_initialized()
     agree(case(name, 0, 1, "none", ("converted",)), CASES[name].expected(1)[0])
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_alone_compiled(mode):
+def test_communication_ops_compile_on_one_rank(mode):
     for name in ("all_to_all_matmul", "distribute_barrier", *list(DISPATCHES)[4:5]):
         case(name, 0, 1, "none", (mode,))
 
@@ -108,13 +108,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_arguments(name):
+def test_communication_ops_refuse_wrong_arguments(name):
     error, call = WRONG[name]
     with pytest.raises(error, match=r"\n  (got|near|next) "):
         call()
 
 
-def test_a_barrier_stays_though_nobody_reads_its_result():
+def test_barrier_without_readers_stays():
     def wait(x):
         npu._npu_distribute_barrier(x, "0", 1)
         return x + 1

@@ -87,7 +87,7 @@ def test_sizes_and_conversion(name):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_running_one_says_what_it_needs(name):
+def test_disaggregated_op_error_names_what_it_needs(name):
     call, args, *_ = CALLS[name]
     with pytest.raises(NotPossible, match=f"{name} runs only with the vendor's runtime"):
         call(*args)

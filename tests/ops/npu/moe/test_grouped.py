@@ -214,7 +214,7 @@ def test_against_a_loop(name):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_compiled(mode, dynamic):
+def test_grouped_ops_compile_in_both_modes(mode, dynamic):
     def block(x, w, groups):
         (y,) = npu.npu_grouped_matmul([x], [w], group_list=groups, group_type=0, split_item=3)
         return npu.npu_swiglu(y)

@@ -51,7 +51,7 @@ GATES = {
 
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("name", GATES)
-def test_gating(name, has_bias):
+def test_gating_equals_token_loop(name, has_bias):
     given, meant = GATES[name]
     extra = {"bias": BIAS} if has_bias else {}
     for space in (npu, inference):
@@ -399,7 +399,7 @@ def test_tokens_merge_and_come_back():
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_compiled(mode, dynamic):
+def test_routing_ops_compile_in_both_modes(mode, dynamic):
     """A layer of experts that are matrices."""
 
     def layer(x, logits, weights):

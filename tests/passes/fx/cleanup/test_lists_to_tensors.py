@@ -46,13 +46,13 @@ def test_inputs_become_one_input_on_the_device() -> None:
 
 
 @pytest.mark.parametrize("lengths", [lambda a, b: [5, 7]])
-def test_constants_stay(lengths: Callable[..., list[Any]]) -> None:
+def test_constant_lists_stay_in_the_graph(lengths: Callable[..., list[Any]]) -> None:
     gm = traced(lengths)
     assert move_host_lists(gm, PassContext()) == 0
     assert len(list(gm.graph.find_nodes(op="placeholder"))) == 4
 
 
-def test_a_computed_length_stays_and_says_so() -> None:
+def test_computed_length_stays_with_reason() -> None:
     gm = traced(lambda a, b: [a, b])
     call = next(
         iter(gm.graph.find_nodes(op="call_function", target=npu.npu_fused_infer_attention_score.default))

@@ -185,7 +185,7 @@ def test_what_is_not_implemented_is_not_hidden(monkeypatch: pytest.MonkeyPatch) 
         (aten.native_layer_norm.default, None),
     ],
 )
-def test_twins(op: Any, twin: Any) -> None:
+def test_inplace_variant_of_each_op_is_found(op: Any, twin: Any) -> None:
     assert twin_of(op) is twin
 
 
@@ -425,7 +425,7 @@ def test_several_that_share_memory_stay(cache_ops: Any) -> None:
     assert reinplace_inplaceable_ops_pass(gm, ctx) == 0
 
 
-def test_foreach_ops() -> None:
+def test_foreach_ops_are_written_in_place() -> None:
     def fn(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
         new = torch._foreach_add([p, q], 1.0)
         p.copy_(new[0])

@@ -153,5 +153,5 @@ def test_a_cat_on_a_side_stream_allocates_there() -> None:
         (aten.relu_.default, None),
     ],
 )
-def test_out_overloads(op: Any, found: Any) -> None:
+def test_out_overload_of_each_op_is_found(op: Any, found: Any) -> None:
     assert out_overload(op) is found

@@ -60,7 +60,7 @@ def test_scratch_and_results_are_allocated_by_the_graph(scratch_ops: Any, tracin
     same_results(use, gm, X)
 
 
-def test_without_the_overload_nothing_happens_and_it_is_said(
+def test_workspace_without_overload_is_skipped_with_reason(
     scratch_ops: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = Workspace("airscratch.two_max.default", "airscratch.two.missing", ("big", "small"))

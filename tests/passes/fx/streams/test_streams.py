@@ -394,7 +394,7 @@ def test_the_program_prints_a_block() -> None:
     torch.testing.assert_close(program([X, Y])[0], two(X, Y))
 
 
-def test_an_error_in_a_block_leaves_no_stream_behind() -> None:
+def test_error_in_scope_restores_stream() -> None:
     gm, ctx = on_the_side()
     program = build("eager", gm, ctx.inputs)
     with pytest.raises(RuntimeError):

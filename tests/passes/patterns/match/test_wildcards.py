@@ -71,7 +71,7 @@ def test_a_size_of_the_graph_that_is_as_the_example() -> None:
     assert fires(lambda x: find(x, 3), X) == 1
 
 
-def test_a_wildcard_that_cannot_be_told_apart() -> None:
+def test_ambiguous_wildcard_is_refused() -> None:
     def find(x: torch.Tensor, n: int) -> torch.Tensor:
         return torch.relu(x.squeeze(n) if n == 0 else x) * (2 if n else 0)
 

@@ -86,7 +86,7 @@ PRODUCTS = {
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_transposed_products(name: str) -> None:
+def test_product_with_transpose_becomes_one_call(name: str) -> None:
     left, fn = PRODUCTS[name]
     check(lambda a, b: (fn(a, b),), (left, RIGHT), "npu.npu_transpose_batchmatmul.default")
     gm, ctx = traced(fn, left, RIGHT)

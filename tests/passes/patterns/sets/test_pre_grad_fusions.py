@@ -14,7 +14,7 @@ import transformers
 from torch import Tensor, fx, nn
 
 from tests.models.zoo import GROUPED, VOCAB
-from tests.support.compile import Seen, compiled, watching
+from tests.support.compile import Seen, compile_fn, watching
 from tests.support.slow import slow
 from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES
 from torchair.core import dtypes
@@ -66,7 +66,7 @@ def test_a_llama_has_fused_ops(how: str) -> None:
         torch.compiler.reset()
         twin = copy.deepcopy(model)
         with watching() as seen, torch.set_grad_enabled(how != "inference"):
-            got = compiled(model, {FUSE: fuses, JOINT: how == "joint"})(*args)
+            got = compile_fn(model, {FUSE: fuses, JOINT: how == "joint"})(*args)
             wanted = twin(*args)
             torch.testing.assert_close(got, wanted)
             if how == "training":
@@ -93,7 +93,7 @@ def calls_of(
         found.extend(str(node.target) for node in gm.graph.nodes if str(node.target).startswith("npu."))
 
     ours, theirs = ([x.to(kind or x.dtype, copy=True).requires_grad_() for x in args] for kind in KINDS)
-    got = compiled(fn, {FUSE: True, **(options or {}), "post_grad_custom_pre_pass": look}, mode)(*ours)
+    got = compile_fn(fn, {FUSE: True, **(options or {}), "post_grad_custom_pre_pass": look}, mode)(*ours)
     wanted = fn(*theirs)
     rtol, atol = (1e-5, 1e-5) if args[0].dtype == torch.float32 else (5e-2, 0.1)
     tolerance = {"rtol": rtol, "atol": atol, "check_dtype": False}
@@ -213,11 +213,11 @@ HALF = {
 
 @EACH_MODE
 @pytest.mark.parametrize("name", HALF)
-def test_halves(name: str, mode: str) -> None:
+def test_pre_grad_fusion_keeps_half_precision(name: str, mode: str) -> None:
     fn, args, ops = HALF[name]
     halves = tuple(x.bfloat16() for x in args)
     assert calls_of(fn, halves, mode=mode) == ops
-    assert compiled(fn, {FUSE: True}, mode)(*halves).dtype == fn(*halves).dtype
+    assert compile_fn(fn, {FUSE: True}, mode)(*halves).dtype == fn(*halves).dtype
 
 
 def narrowing(kind: torch.dtype) -> Callable[..., Tensor]:
@@ -238,7 +238,7 @@ def test_what_is_wider_than_the_result_is_not_rounded(kind: torch.dtype) -> None
             (narrowing(kind), (X * 1e5, GAMMA.to(kind))),
             (sharing(kind), (Q * 300, K * 300, V.to(kind))),
         ):
-            torch.testing.assert_close(compiled(fn, {FUSE: True})(*args), fn(*args), rtol=2e-2, atol=2e-2)
+            torch.testing.assert_close(compile_fn(fn, {FUSE: True})(*args), fn(*args), rtol=2e-2, atol=2e-2)
     assert fused(seen) == {"RmsNorm": 1, "FlashAttentionScore": 1}
 
 
@@ -250,7 +250,7 @@ def test_a_mask_that_is_wider_than_the_rest(low: float) -> None:
     mask[1, 0, 2] = low if low > -torch.inf else 0
     q, k, v = (x.bfloat16() for x in (Q, K, V))
     with torch.no_grad():
-        got = compiled(of_transformers, {FUSE: True}, CAPTURE)(q, k, v, mask)
+        got = compile_fn(of_transformers, {FUSE: True}, CAPTURE)(q, k, v, mask)
         torch.testing.assert_close(got, of_transformers(q, k, v, mask), rtol=2e-2, atol=2e-2)
 
 
@@ -261,7 +261,7 @@ def test_under_autocast_attention_is_that_of_halves(inside: bool) -> None:
             return of_transformers(q, k, v, mask)
 
     with watching() as seen, torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=not inside):
-        got = compiled(fn if inside else of_transformers, {FUSE: True})(Q, K, V, MASK)
+        got = compile_fn(fn if inside else of_transformers, {FUSE: True})(Q, K, V, MASK)
     (op,) = seen.ops("FlashAttentionScore")
     assert {x.dtype for x in op.inputs[:4] if x is not None} == {dtypes.to_ge(torch.bfloat16)}
     torch.testing.assert_close(got, fn(Q, K, V, MASK), rtol=2e-2, atol=2e-2)
@@ -338,7 +338,7 @@ def test_what_is_written_in_between() -> None:
         return x * scale * gamma
 
     with watching() as seen, torch.no_grad():
-        torch.testing.assert_close(compiled(fn, {FUSE: True})(X, GAMMA), fn(X, GAMMA))
+        torch.testing.assert_close(compile_fn(fn, {FUSE: True})(X, GAMMA), fn(X, GAMMA))
     assert fused(seen) == {}
 
 
@@ -347,13 +347,13 @@ def test_scores_through_nothing_stay() -> None:
         return torch.softmax(q @ k.mT / 0, -1) @ v
 
     with watching() as seen, torch.no_grad():
-        torch.testing.assert_close(compiled(fn, {FUSE: True})(Q, K, V), fn(Q, K, V), equal_nan=True)
+        torch.testing.assert_close(compile_fn(fn, {FUSE: True})(Q, K, V), fn(Q, K, V), equal_nan=True)
     assert fused(seen) == {}
 
 
 def test_what_drops_out_stays() -> None:
     with watching() as seen, torch.no_grad():
-        compiled(drops_out, {FUSE: True})(Q, K, V)
+        compile_fn(drops_out, {FUSE: True})(Q, K, V)
     assert fused(seen) == {}
 
 
@@ -389,7 +389,7 @@ def _(x: Tensor) -> Tensor:
 FAILURES: list[str] = []
 
 
-def test_a_pass_that_fails_is_told_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_pre_grad_pass_is_skipped_with_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what was switched when it failed is as before: gradients are there."""
 
     def fn(x: Tensor, gamma: Tensor) -> Tensor:
@@ -440,7 +440,7 @@ def test_a_number_that_changes_is_seen() -> None:
 
     model = Norm()
     with watching() as seen, torch.no_grad():
-        run = compiled(model, {FUSE: True}, dynamic=True)
+        run = compile_fn(model, {FUSE: True}, dynamic=True)
         for epsilon in (0.5, 0.25):
             model.epsilon = epsilon
             torch.testing.assert_close(run(X, GAMMA), model(X, GAMMA))

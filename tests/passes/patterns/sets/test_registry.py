@@ -203,14 +203,14 @@ def two_apart(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     return apart(a, b), a - (-b)
 
 
-def test_several_results() -> None:
+def test_pattern_with_several_results_fires() -> None:
     register(two, two_apart, (T, T))
     assert fires(lambda x, y: two(x, y), X, Y) == 1
     # The sum is there anyway, whether others read it or not.
     assert fires(lambda x, y: two(x, y)[0], X, Y) == 1
 
 
-def test_a_result_that_nobody_uses() -> None:
+def test_pattern_with_unused_result_fires() -> None:
     register(lambda a: (torch.exp(a), torch.sin(a)), lambda a: (a.exp().clone(), a.sin().clone()), [T])
     assert fires(lambda x: (x.exp(), x.sin()), X) == 1
     assert "an output of the pattern is not used: no aten.sin.default" in why(torch.exp, X)
@@ -437,9 +437,9 @@ def test_trace_fn_of_the_user() -> None:
     assert fires(add_exp, X, Y) == 1
 
 
-def test_duplicates() -> None:
+def test_duplicate_patterns_are_registered_once() -> None:
     register(add_exp, apart, (T, T))
-    with pytest.raises(BadPass, match=r"add_exp \(test_replacement.py"):
+    with pytest.raises(BadPass, match=r"add_exp \(test_registry.py"):
         register(add_exp, apart, (T, T))
     with pytest.raises(RuntimeError, match="registered already"):
         register(lambda p, q: torch.exp(p + q), apart, (T, T))
@@ -528,7 +528,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_told_at_once(name: str) -> None:
+def test_register_replacement_refuses_invalid_pattern(name: str) -> None:
     changes, text = WRONG[name]
     arguments = {"search_fn": same, "replace_fn": same, "example_inputs": [T, T]} | changes
     known = dict(EXTENSIONS)
