@@ -142,7 +142,7 @@ def wrong_fake_kernel(gm: fx.GraphModule, values: Values) -> LocatedMismatch | N
 
 
 def trace_stages(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> GraphHistory:
-    """The graphs of a compile, up to where code would be generated."""
+    """Return the graphs of a compile, up to code generation."""
     history = GraphHistory()
     prepared, ctx = new_context(gm, inputs, settings, CompileFxArgs(observe=history))
     back_end(front_end(prepared, ctx, strip_outputs(prepared, {})))
