@@ -1,6 +1,6 @@
 """torchair: a graph-mode backend for `torch.compile`, for Ascend IR, CUDA graphs and plain CPUs.
 
-What is here is loaded when it is first asked for; torch's compilers, with the first compile.
+Public names are loaded on first access; torch's compilers are loaded with the first compile.
 """
 
 import sys
@@ -86,7 +86,7 @@ _HOMES = {
     "use_internal_format_weight": "torchair.ops.numerics.private_layouts",
     "wait_until_optimised": "torchair.backend.service.scheduler",
 }
-"""The modules of the names that are no modules themselves."""
+"""Modules of the public names that are not modules themselves."""
 
 
 def __getattr__(name: str) -> Any:
@@ -99,7 +99,7 @@ def __dir__() -> list[str]:
 
 
 def _compare(name: str) -> Any:
-    """The comparison drives the backend, which uses `debug`: so it lives above both, with its name below."""
+    """Load `torchair.debug.compare` lazily: it needs the backend, which itself imports `debug`."""
     return lazy_getattr("torchair.debug", {"compare": "torchair.compare.compare"}, name)
 
 

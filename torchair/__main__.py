@@ -1,4 +1,4 @@
-"""`python -m torchair COMMAND`."""
+"""Run `python -m torchair COMMAND`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torchair.cli import cache, codegen, compare, run, show, sim
 from torchair.core.errors import AirError
 
 COMMANDS = {
-    "cache": (cache, "look after what cache_compile has kept"),
-    "codegen": (codegen, "write builders of the ops that C++ headers declare"),
-    "compare": (compare, "find out where wrong numbers come from"),
+    "cache": (cache, "manage the entries of cache_compile"),
+    "codegen": (codegen, "generate Python builders for ops that C++ headers declare"),
+    "compare": (compare, "find the source of wrong numbers"),
     "run": (run, "run a graph file"),
-    "show": (show, "say what is in a graph file"),
-    "sim": (sim, "run a script for the NPU on a simulated device"),
+    "show": (show, "describe a graph file"),
+    "sim": (sim, "run an NPU script on a simulated device"),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status: 2 for a command that failed."""
-    parser = argparse.ArgumentParser(prog="python -m torchair", description="Commands around torchair.")
+    """Run the command line and return the exit status; 2 means that the command failed."""
+    parser = argparse.ArgumentParser(prog="python -m torchair", description="Command line tools of torchair.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (module, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text)
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.set_defaults(run=module.run)
     given, others = parser.parse_known_args(arguments)
     if others:
-        # argparse takes names in one place only, and leaves those that an option parts from it.
+        # argparse accepts positional names in one place only, and returns those after an option as unknown.
         if "names" not in given or any(word.startswith("-") for word in others):
             parser.error(f"unrecognized arguments: {' '.join(others)}")
         given.names = [*given.names, *others]
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AirError as error:
         print(error, file=sys.stderr)
     except Exception:
-        # The user's own script or model: 1 would say that it was compared.
+        # An error in the user's script or model: status 1 would mean that the comparison found a difference.
         traceback.print_exc()
     return 2
 

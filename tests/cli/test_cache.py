@@ -42,7 +42,7 @@ def test_names_stand_anywhere(
 def test_names_to_export(store: ArtifactStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "kept.tar")
     assert main(["cache", "export", "--dir", str(store.root), "--file", file, "First"]) == 0
-    assert capsys.readouterr().out == f"1 entries are in {file}\n"
+    assert capsys.readouterr().out == f"exported 1 entries to {file}\n"
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", data: bytes | None = None) -> Any:

@@ -56,7 +56,7 @@ def test_codegen_lists_ops_without_builder(folder: Path, capsys: Any) -> None:
     (folder / "loop.h").write_text(LOOP)
     assert main(["codegen", "loop.h", "a.h", "-o", "ops.py"]) == 0
     assert functions(folder / "ops.py") == ["CodegenA"]
-    assert "no builder of CodegenLoop: it has sub-graphs" in capsys.readouterr().out
+    assert "no builder for CodegenLoop: it has sub-graphs" in capsys.readouterr().out
 
 
 def test_codegen_uses_last_declaration_with_warning(folder: Path, capsys: Any) -> None:
@@ -75,7 +75,7 @@ FAULTS: list[tuple[str | bytes, list[str], list[str]]] = [
     ("", ["empty"], ["empty", "*.h"]),
     (A, ["bad.h", "-o", "nowhere/ops.py"], ["nowhere"]),
     (A, ["bad.h", "-o", "ops.txt"], ["ops.txt", "-o OPS.py"]),
-    (A, ["bad.h", "-o", "folder.py"], ["folder.py cannot be written: Is a directory", "-o names a file"]),
+    (A, ["bad.h", "-o", "folder.py"], ["cannot write folder.py: Is a directory", "pass a file"]),
 ]
 
 
@@ -110,7 +110,7 @@ def test_a_write_that_fails_leaves_what_was_there(
     assert (folder / "ops.py").read_text() == "before"
     assert sorted(path.name for path in folder.iterdir()) == ["a.h", "inner", "ops.py"]
     said = capsys.readouterr().err
-    assert "ops.py cannot be written: no space left" in said
+    assert "cannot write ops.py: no space left" in said
     assert "Traceback" not in said
 
 
@@ -125,7 +125,7 @@ def test_codegen_without_permission_reports_the_file(
         patched.setattr(name, refuse)
         assert main(["codegen", "a.h", "-o", "ops.py"]) == 2
     said = capsys.readouterr().err
-    assert f"{'ops.py' if name == 'os.open' else 'a.h'} cannot be " in said
+    assert f"cannot {'write ops.py' if name == 'os.open' else 'read a.h'}: " in said
     assert "Permission denied" in said
     assert "Traceback" not in said
 

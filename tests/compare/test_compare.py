@@ -277,7 +277,7 @@ def test_a_pass_of_the_users(tmp_path: Path) -> None:
     script = loaded(found.save(tmp_path / "of_the_users.py"))
     assert isinstance(script.CONFIG, torchair.npugraph_ex.CompilerConfig)
     assert list(script.FUNCTIONS) == [f"{spoil.__module__}.spoil"]
-    with pytest.raises(SystemExit, match="put the functions"):
+    with pytest.raises(SystemExit, match="add the functions"):
         runpy.run_path(script.__file__, run_name="__main__")
     script.CONFIG.post_grad_custom_post_pass = spoil
     assert not compare(script.graph, *script.INPUTS, config=script.CONFIG).ok
@@ -296,7 +296,7 @@ class TestDouble:
         x = torch.linspace(0.1, 1, 64).half()
         found = compare(model, x, against="float64")
         assert found.ok, str(found)
-        assert any("eager itself leaves tolerance at sub" in note for note in found.notes)
+        assert any("eager itself exceeds the tolerance at sub" in note for note in found.notes)
         compiled = next(row for row in found.stages if row.kind == "compiled")
         assert compiled.eager is not None
         assert compiled.errors.max_absolute < compiled.eager.max_absolute / 10
@@ -346,7 +346,7 @@ class TestRecordings:
         assert found.first is not None, str(found)
         assert (found.first.kind, found.first.culprit.kind) == ("replayed", "recording")
         assert found.first.culprit.name == "input x"
-        assert "right for the value that it had in call" in found.first.culprit.why
+        assert "used the value of this input from call" in found.first.culprit.why
 
     def test_an_output_that_is_overwritten(
         self, row: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
@@ -440,7 +440,7 @@ class TestNumbers:
 def test_different_random_numbers_are_not_a_mismatch(function: Callable[..., Any]) -> None:
     found = compare(function, torch.randn(4, 6), config=make_config(codegen="auto"))
     assert found.ok, str(found)
-    assert "other random numbers than eager's" in found.notes[0]
+    assert "random numbers differ from those of eager" in found.notes[0]
 
 
 @pytest.mark.full
@@ -473,7 +473,7 @@ def test_what_is_never_the_same_is_refused() -> None:
         library.define("counted(Tensor x) -> Tensor")
         library.impl("counted", counts, "CPU")
         library.impl("counted", torch.empty_like, "Meta")
-        with pytest.raises(NotPossible, match=r"airtest\.counted\.default .* gives other numbers"):
+        with pytest.raises(NotPossible, match=r"airtest\.counted\.default .* returns other numbers"):
             compare(lambda x: torch.ops.airtest.counted(x) + 1, torch.ones(3), config=make_config())
 
 
@@ -487,7 +487,7 @@ def test_a_fake_kernel_that_lies() -> None:
     assert found.first is not None
     assert str(found.first.culprit) == "fake kernel airtest.widened.default"
     assert found.first.node == "widened"
-    assert found.first.culprit.why == "float64[3], its fake kernel says float32[3]"
+    assert found.first.culprit.why == "float64[3], but its fake kernel returns float32[3]"
 
 
 def test_a_converter_of_the_users_in_a_model_of_torchs_layers() -> None:
@@ -505,11 +505,11 @@ def test_a_converter_of_the_users_in_a_model_of_torchs_layers() -> None:
     assert found.first is not None
     assert str(found.first.culprit) == "converter aten.hardswish.default (the user's)"
     assert "compare.py" not in found.first.source
-    assert "# Import what registers the converter of aten.hardswish.default" in found.script
+    assert "# Import the module that registers the converter of aten.hardswish.default" in found.script
 
 
 def test_compare_refuses_wrong_arguments() -> None:
-    with pytest.raises(BadOption, match="against='numpy' is nothing to compare with"):
+    with pytest.raises(BadOption, match="compare does not accept against='numpy'"):
         compare(torch.sin, torch.randn(3), against="numpy")
     with pytest.raises(NotPossible, match="nothing to compile"):
         compare(torch.compiler.disable(torch.sin), torch.randn(3))

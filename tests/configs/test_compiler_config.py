@@ -23,7 +23,7 @@ from torchair.configs.option import Cell, Option, aliases, assign, cell, touched
 from torchair.core.errors import AirError, DegradedWarning
 
 # What is kept is tested here, whether something acts on it or not.
-pytestmark = pytest.mark.filterwarnings("ignore:.*nothing in this version acts:torchair.DegradedWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no effect in this version:torchair.DegradedWarning")
 
 ROWS = dict(walk(CompilerConfig))
 PLAIN = {path for path, row in ROWS.items() if row.plain}

@@ -15,7 +15,7 @@ from torchair.configs.engine_options import check_global_options
 from torchair.configs.option import assign
 
 # What is kept is tested here, whether something acts on it or not.
-pytestmark = pytest.mark.filterwarnings("ignore:.*nothing in this version acts:torchair.DegradedWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no effect in this version:torchair.DegradedWarning")
 
 
 def test_as_dict_of_defaults_has_default_keys() -> None:

@@ -18,7 +18,7 @@ from torchair.configs.json_form import callable_name
 from torchair.configs.option import assign, cell, walk
 
 # What is kept is tested here, whether something acts on it or not.
-pytestmark = pytest.mark.filterwarnings("ignore:.*nothing in this version acts:torchair.DegradedWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no effect in this version:torchair.DegradedWarning")
 
 CONFIGS = [CompilerConfig, npugraph_ex.CompilerConfig]
 CALLABLES = {callable_name(function): function for function in (os.path.join, len)}
@@ -76,7 +76,7 @@ def test_other_objects_are_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("{", "not JSON"),
+        ("{", "cannot parse the config as JSON"),
         ("[]", "an object with an object 'options'"),
         ('{"config": "torchair"}', "an object with an object 'options'"),
         ('{"config": "npugraph_ex", "options": {}}', "another kind of config"),

@@ -21,7 +21,7 @@ from torchair.configs.resolve import (
 )
 
 # What is kept is tested here, whether something acts on it or not.
-pytestmark = pytest.mark.filterwarnings("ignore:.*nothing in this version acts:torchair.DegradedWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no effect in this version:torchair.DegradedWarning")
 
 TAIL = ("set_dim_gears", "dynamo_export", "torchair.scope")
 OPTIONS = {

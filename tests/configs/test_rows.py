@@ -31,7 +31,7 @@ LATER = (
     "export.experimental.enable_lite_export",
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*nothing in this version acts:torchair.DegradedWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no effect in this version:torchair.DegradedWarning")
 
 
 def other_value(row: Option, folder: Path) -> Any:

@@ -823,14 +823,14 @@ def test_cache_commands_list_and_remove_entries(
     cached(X)
     key = path_of(cached).parent.relative_to(processes.folder).as_posix()
     assert key in command("ls")[1]
-    assert command("verify") == (0, "1 of 1 entries are whole\n")
+    assert command("verify") == (0, "1 of 1 entries are intact\n")
     options = make_config()
     options.experimental_config.remove_noop_ops = False
     processes.new(net.both, config=options)(X)
     status, out = command("why-miss", key)
     assert status == 0
     lines = out.splitlines()
-    assert lines[0] == f"{key}: this machine is the same"
+    assert lines[0] == f"{key}: matches this machine"
     assert "remove_noop_ops" in lines[1]
     assert lines[2:] == ["  variant 0 was compiled because: no cache entry was found"]
     assert command("rm", path_of(processes.new(net.both, config=options)).parts[-3])[0] == 0

@@ -103,7 +103,7 @@ def test_a_file_switches_passes(
 def test_a_file_of_another_form_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "fusion.cfg"
     path.write_text(text)
-    with pytest.raises(BadOption, match=r"fusion\.cfg is no file of switches"):
+    with pytest.raises(BadOption, match=r"fusion\.cfg is not a valid switch file"):
         resolve_settings(make_config({FILE: str(path)}))
 
 

@@ -206,9 +206,9 @@ def test_errors_are_those_of_the_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["nowhere.py"], "can't open file 'nowhere.py'"),
+        (["nowhere.py"], "cannot open file 'nowhere.py'"),
         (["-m", "no.such.module"], "no module 'no.such.module'"),
-        ([], "nothing to run"),
+        ([], "no script to run"),
         (["--devices", "0", "script.py"], "devices must be a number from 1"),
         (["--memory", "-5", "script.py"], "memory must be a number of bytes"),
     ],

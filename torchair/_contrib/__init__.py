@@ -1,1 +1,1 @@
-"""An import path that scripts know."""
+"""Keep an import path that existing scripts use."""

@@ -1,1 +1,1 @@
-"""Import paths that converter authors know; each module re-exports what the project keeps elsewhere."""
+"""Keep import paths that converters use; each module re-exports names of other modules."""

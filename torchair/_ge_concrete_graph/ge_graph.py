@@ -1,4 +1,4 @@
-"""The classes and functions that converters are written with, under their known import path."""
+"""Re-export the classes and functions for writing converters under their documented import path."""
 
 from torchair.ge import Cast, Clone, Const, DataType, Format, Tensor, TensorSpec, attr
 

@@ -1,1 +1,1 @@
-"""The commands of `python -m torchair`, one file each."""
+"""Implement the commands of `python -m torchair`, one file each."""

@@ -1,4 +1,4 @@
-"""`python -m torchair cache ls`: what `cache_compile` has kept, and why something is not found again."""
+"""Run `python -m torchair cache`: list, check, explain and move the entries of `cache_compile`."""
 
 from __future__ import annotations
 
@@ -26,40 +26,41 @@ from torchair.core.storage.artifact_store import (
 from torchair.core.text_table import text_lines
 
 NAMES = ("class", "method")
-"""Facts by which entries are of the same method."""
+"""Key parts that are equal for entries of the same method."""
 ACTS = {
     "ls": "list the entries",
-    "verify": "check every byte of the entries; the exit status is 1 where one is damaged",
-    "why-miss": "say what an entry has that this machine, or another entry, has not, and why it was compiled",
-    "rm": "remove entries: those named, or with --older-than or --most-bytes those unused longest",
+    "verify": "check every byte of the entries; the exit status is 1 if one is damaged",
+    "why-miss": "show how the key of an entry differs from this machine and from the nearest entry, and "
+    "why each variant was compiled",
+    "rm": "remove the named entries, or with --older-than or --most-bytes the least recently used ones",
     "export": "write entries into one file, for another machine of the same kind",
-    "import": "take over the entries of such a file; it holds code, so know who wrote it",
+    "import": "add the entries of an exported file; it contains code, so import only files that you trust",
 }
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
-    parser.description = "Looks after what cache_compile has kept. " + "; ".join(
+    """Add the arguments of the command to the parser."""
+    parser.description = "Manages the entries of cache_compile. " + "; ".join(
         f"{name}: {text}" for name, text in ACTS.items()
     )
     parser.add_argument("act", choices=ACTS, metavar="|".join(ACTS))
-    parser.add_argument("names", nargs="*", metavar="NAME", help="entries, by the beginnings of their keys")
-    parser.add_argument("--dir", help="the directory, as cache_dir of cache_compile")
-    parser.add_argument("--file", help="the file to export to, or to import from")
-    parser.add_argument("--older-than", type=float, metavar="DAYS", help="rm: what nobody used for so long")
-    parser.add_argument("--most-bytes", type=int, metavar="BYTES", help="rm: what is too much")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="entries, named by prefixes of their keys")
+    parser.add_argument("--dir", help="the cache directory, the cache_dir of cache_compile")
+    parser.add_argument("--file", help="the file for export and import")
+    parser.add_argument("--older-than", type=float, metavar="DAYS", help="rm: entries unused for this long")
+    parser.add_argument("--most-bytes", type=int, metavar="BYTES", help="rm: keep at most this many bytes")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Do it; the exit status."""
+    """Run the command and return the exit status."""
     store = ArtifactStore(root_of(given.dir), FILE)
     if given.act != "import" and not store.root.is_dir():
-        raise BadPath(f"there is no directory {store.root}", next="--dir names another")
+        raise BadPath(f"there is no cache directory {store.root}", next="pass another one with --dir")
     acts = {"ls": _list, "verify": _verify, "why-miss": _why_miss, "rm": _remove}
     if given.act in acts:
         return acts[given.act](store, given)
     if given.file is None:
-        raise BadCall(f"{given.act} needs a file", next=f"cache {given.act} --file FILE")
+        raise BadCall(f"cache {given.act} needs a file", next=f"run: cache {given.act} --file FILE")
     return (_export if given.act == "export" else _import)(store, given)
 
 
@@ -67,7 +68,7 @@ def _chosen(store: ArtifactStore, given: argparse.Namespace) -> list[str]:
     keys = sorted(store.keys())
     chosen = [key for key in keys if not given.names or key.startswith(tuple(given.names))]
     if given.names and not chosen:
-        raise BadCall(f"there is no entry {', '.join(given.names)}", near=", ".join(keys[:5]))
+        raise BadCall(f"there is no cache entry {', '.join(given.names)}", near=", ".join(keys[:5]))
     return chosen
 
 
@@ -88,14 +89,12 @@ def _verify(store: ArtifactStore, given: argparse.Namespace) -> int:
     bad = [row for row in rows if row.problem]
     for row in bad:
         print(f"{row.key}: {row.problem}")
-    print(f"{len(rows) - len(bad)} of {len(rows)} entries are whole")
+    print(f"{len(rows) - len(bad)} of {len(rows)} entries are intact")
     return int(bool(bad))
 
 
 def _why_miss(store: ArtifactStore, given: argparse.Namespace) -> int:
-    """What differs: from this machine, from the nearest entry of the same method; and why each variant was
-    compiled.
-    """
+    """Print how entries differ from this machine and from the nearest entry, and why each was compiled."""
     chosen, now = set(_chosen(store, given)), facts_of_process()
     is_same, rows = True, store.rows()
     for row in rows:
@@ -107,7 +106,7 @@ def _why_miss(store: ArtifactStore, given: argparse.Namespace) -> int:
             if row.facts.get(name) != text
         ]
         is_same &= not differs and not row.problem
-        print(f"{row.key}: {row.problem or '; '.join(differs) or 'this machine is the same'}")
+        print(f"{row.key}: {row.problem or '; '.join(differs) or 'matches this machine'}")
         if not row.problem:
             print("\n".join(f"  {line}" for line in _history(store, row, rows)))
     return int(not is_same)
@@ -127,17 +126,21 @@ def _history(store: ArtifactStore, row: EntryInfo, rows: Sequence[EntryInfo]) ->
 def _remove(store: ArtifactStore, given: argparse.Namespace) -> int:
     limits = [limit for limit in (given.older_than, given.most_bytes) if limit is not None]
     if limits and given.names:
-        raise BadCall("rm drops entries by names or by limits", next="leave out the names, or the limits")
+        raise BadCall(
+            "cache rm got both names and limits", next="pass names, or --older-than and --most-bytes"
+        )
     if not all(limit >= 0 for limit in limits):
-        raise BadCall("a limit is a number of 0 and more", got=", ".join(map(str, limits)))
+        raise BadCall("a limit of cache rm must not be negative", got=", ".join(map(str, limits)))
     if limits:
         seconds = None if given.older_than is None else given.older_than * 24 * 3600
         removed = store.prune(given.most_bytes, seconds)
     elif given.names:
         removed = [key for key in _chosen(store, given) if store.remove(key)]
     else:
-        raise BadCall("nothing says what to remove", next="names, --older-than or --most-bytes")
-    print("\n".join(f"removed {key}" for key in removed) or "nothing was removed")
+        raise BadCall(
+            "cache rm got nothing to remove", next="pass names of entries, --older-than or --most-bytes"
+        )
+    print("\n".join(f"removed {key}" for key in removed) or "no entries removed")
     return 0
 
 
@@ -152,34 +155,36 @@ def _export(store: ArtifactStore, given: argparse.Namespace) -> int:
                 tar.addfile(info, io.BytesIO(data))
     except OSError as error:
         raise BadPath(
-            f"{given.file} cannot be written: {error.strerror}", next="name another file"
+            f"cannot write {given.file}: {error.strerror}", next="name another file with --file"
         ) from error
-    print(f"{len(entries)} entries are in {given.file}")
+    print(f"exported {len(entries)} entries to {given.file}")
     return 0
 
 
 def _import(store: ArtifactStore, given: argparse.Namespace) -> int:
     if not Path(given.file).is_file():
-        raise BadPath(f"there is no file {given.file}")
+        raise BadPath(f"there is no file {given.file}", next="pass the file of cache export with --file")
     try:
         with tarfile.open(given.file, mode="r:") as tar:
             entries = [_entry(tar, info) for info in tar]
     except (tarfile.TarError, OSError) as error:
-        raise BadEntry(f"{given.file} is not a file of entries: {error}") from error
+        raise BadEntry(
+            f"{given.file} is not a file of cache entries: {error}", next="write one with cache export"
+        ) from error
     keys = [entry.key for entry in entries]
     if len(set(keys)) < len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
         raise BadEntry(f"{given.file} has the entry {twice} twice", next="export the entries again")
-    # All of them are checked before the first is taken over.
+    # Check all entries before adding the first one.
     for entry in entries:
         store.put(entry.key, entry.files, entry.facts)
-    print(f"{len(entries)} entries were taken over into {store.root}")
+    print(f"imported {len(entries)} entries into {store.root}")
     return 0
 
 
 def _entry(tar: tarfile.TarFile, info: tarfile.TarInfo) -> StoredEntry:
-    # Links may lead anywhere, and a sparse file of some bytes can fill the memory.
+    # Reject links, which may point anywhere, and sparse files, which can fill the memory.
     file = tar.extractfile(info) if info.isreg() and not info.issparse() else None
     if file is None or not is_key(info.name):
-        raise BadEntry(f"{info.name!r} is not an entry")
+        raise BadEntry(f"{info.name!r} is not a cache entry", next="export the entries again")
     return unpacked(file.read(), info.name, info.name)

@@ -1,4 +1,4 @@
-"""`python -m torchair run model.air --input x.npy`: run a graph file on arrays."""
+"""Run `python -m torchair run model.air --input x.npy`: run a graph file on arrays."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from torchair.core.torch_private.fake.pytree import leaves_by_path
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command to the parser."""
     parser.description = (
         "Compiles a graph file for this machine and runs it on arrays, without the model's code."
     )
-    parser.add_argument("file", metavar="MODEL.air", help="what torchair.dynamo_export has written")
+    parser.add_argument("file", metavar="MODEL.air", help="a file written by torchair.dynamo_export")
     parser.add_argument(
-        "--input", action="append", default=[], metavar="X.npy", help="one argument, in order"
+        "--input", action="append", default=[], metavar="X.npy", help="one argument of the model, in order"
     )
-    parser.add_argument("--save", metavar="FOLDER", help="write the results there, one .npy each")
+    parser.add_argument("--save", metavar="FOLDER", help="write each result as .npy file to this directory")
     parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run it; the exit status."""
+    """Run the file and return the exit status."""
     model = load_air(given.file, device=given.device)
     results = leaves_by_path(model(*(_array(name) for name in given.input)))
     for place, value in results.items():
@@ -47,8 +47,8 @@ def run(given: argparse.Namespace) -> int:
 
 def _array(name: str) -> torch.Tensor:
     if not Path(name).is_file():
-        raise BadPath(f"there is no file {name}", next="numpy.save writes one")
+        raise BadPath(f"there is no file {name}", next="write one with numpy.save")
     try:
         return torch.from_numpy(np.load(name, allow_pickle=False))
     except (ValueError, TypeError, AttributeError) as error:
-        raise BadPath(f"{name} is no array of numbers: {error}", next="numpy.save writes one") from error
+        raise BadPath(f"{name} is not a numeric array: {error}", next="write one with numpy.save") from error

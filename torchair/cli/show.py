@@ -1,4 +1,4 @@
-"""`python -m torchair show model.air`: what is in a graph file."""
+"""Run `python -m torchair show model.air`: describe a graph file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torchair.core.text_table import text_lines
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
-    parser.description = "Says how a graph file is called, and which ops it has."
-    parser.add_argument("file", metavar="MODEL.air", help="what torchair.dynamo_export has written")
+    """Add the arguments of the command to the parser."""
+    parser.description = "Shows the signature and the ops of a graph file."
+    parser.add_argument("file", metavar="MODEL.air", help="a file written by torchair.dynamo_export")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Show it; the exit status."""
+    """Print the description and return the exit status."""
     model = load_air(Path(given.file))
     rows = [
         (each.title, dtypes.BY_RUNTIME[each.dtype].name, ", ".join(map(str, each.sizes)))
@@ -28,5 +28,5 @@ def run(given: argparse.Namespace) -> int:
     print("\n".join(text_lines(("input", "type", "sizes"), rows)))
     counts = Counter(op.type for op in model.graph.ops)
     print("\n".join(text_lines(("op", "how many"), counts.most_common())))
-    print(f"{len(model.graph.ops)} ops, {len(model.weights)} weights of {model.weight_bytes} bytes")
+    print(f"{len(model.graph.ops)} ops, {len(model.weights)} weights with {model.weight_bytes} bytes")
     return 0

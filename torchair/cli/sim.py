@@ -1,4 +1,4 @@
-"""`python -m torchair sim script.py`: run a script for the NPU on a simulated device."""
+"""Run `python -m torchair sim script.py`: run an NPU script on a simulated device."""
 
 from __future__ import annotations
 
@@ -17,32 +17,30 @@ from torchair.sim.autoload import BACKING, DEVICES, MEMORY, provided
 from torchair.sim.install import BACKINGS
 from torchair.sim.install import MEMORY as BYTES
 
-DESCRIPTION = """Runs a script, or a module, as python itself would, with a simulated npu device in its
-process and in those that it starts: `import torch_npu` works, and `device="npu"` is there."""
+DESCRIPTION = """Runs a script or a module, as python would, with a simulated npu device in its process and in
+its child processes: `import torch_npu` and `device="npu"` work."""
 
 _FOR_CHILDREN = str(Path(children.__file__).parent)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command to the parser."""
     parser.description = DESCRIPTION
     parser.usage = (
         "python -m torchair sim [--devices N] [--backing cpu|cuda] [--memory BYTES] SCRIPT.py|-m MODULE ..."
     )
-    parser.add_argument("--devices", type=int, default=8, metavar="N", help="how many there seem to be")
-    parser.add_argument("--backing", choices=BACKINGS, default="cpu", help="who does the work")
-    parser.add_argument("--memory", type=int, default=BYTES, metavar="BYTES", help="how much each has")
+    parser.add_argument("--devices", type=int, default=8, metavar="N", help="number of simulated devices")
+    parser.add_argument("--backing", choices=BACKINGS, default="cpu", help="the device that runs the kernels")
+    parser.add_argument("--memory", type=int, default=BYTES, metavar="BYTES", help="memory of each device")
     parser.add_argument(
-        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module, and its arguments"
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module and its arguments"
     )
     parser.add_argument("script", nargs="?", metavar="SCRIPT.py")
-    parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments"
-    )
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run it; the exit status, 1 for a script that an error ended."""
+    """Run the script and return the exit status; 1 means that the script raised an error."""
     if given.module is not None:
         name, *arguments = given.module or [""]
         code, main = _module(name)
@@ -52,12 +50,15 @@ def run(given: argparse.Namespace) -> int:
         code, main = _script(name)
         place = str(Path(name).resolve().parent)
     else:
-        raise BadCall("nothing to run", next="python -m torchair sim SCRIPT.py, or -m MODULE")
+        raise BadCall(
+            "no script to run",
+            next="run: python -m torchair sim SCRIPT.py, or python -m torchair sim -m MODULE",
+        )
     _for_children(given)
     provided()
     sys.argv[:] = [str(main.__file__) if given.module is not None else name, *arguments]
     sys.path[0] = place
-    sys.path.append(_FOR_CHILDREN)  # multiprocessing gives it to children that it spawns
+    sys.path.append(_FOR_CHILDREN)  # multiprocessing passes sys.path to child processes that it spawns
     return _run(code, main)
 
 
@@ -66,7 +67,7 @@ def _script(name: str) -> tuple[bytes, ModuleType]:
     if path.is_dir():
         path = path / "__main__.py"
     if not path.is_file():
-        raise BadPath(f"can't open file {name!r}: there is no such script")
+        raise BadPath(f"cannot open file {name!r}: there is no such script", next="name an existing script")
     return path.read_bytes(), _main(name)
 
 
@@ -83,7 +84,9 @@ def _module(name: str) -> tuple[CodeType, ModuleType]:
     loader: Any = spec.loader if spec is not None else None
     code = loader.get_code(spec.name) if spec is not None and hasattr(loader, "get_code") else None
     if spec is None or code is None:
-        raise BadCall(f"there is no module {name!r} that can be run")
+        raise BadCall(
+            f"there is no module {name!r} that can be run", next="name an importable module after -m"
+        )
     main = _main(spec.origin or name)
     main.__spec__, main.__package__ = spec, spec.parent
     return code, main
@@ -97,7 +100,7 @@ def _main(file: str) -> ModuleType:
 
 
 def _for_children(given: argparse.Namespace) -> None:
-    """Processes that the script starts find a `torch_npu` of the same kind."""
+    """Let child processes of the script find a `torch_npu` of the same kind."""
     before = text_of("PYTHONPATH")
     os.environ.update(
         {
@@ -110,7 +113,7 @@ def _for_children(given: argparse.Namespace) -> None:
 
 
 def _run(code: CodeType | bytes, main: ModuleType) -> int:
-    """Python's own end of a script: its traceback begins with the script."""
+    """Run the code as Python does: a traceback begins with the script."""
     ours, sys.modules["__main__"] = sys.modules["__main__"], main
     try:
         if isinstance(code, bytes):
@@ -120,5 +123,5 @@ def _run(code: CodeType | bytes, main: ModuleType) -> int:
         own = error.__traceback__.tb_next if error.__traceback__ is not None else None
         sys.excepthook(type(error), error.with_traceback(own), own)
         return 1
-    assert ours is not main, "the module of this command stays until here"
+    assert ours is not main, "the module of this command must not be replaced"
     return 0

@@ -1,5 +1,5 @@
-"""Where do wrong numbers come from? Every stage of a compile on the same inputs, and the first node that is
-wrong.
+"""Find the source of wrong numbers: run every stage of a compile on the same inputs and locate the first
+wrong node.
 
 `torchair.debug.compare` is the public name.
 """

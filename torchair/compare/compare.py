@@ -1,4 +1,4 @@
-"""`torchair.debug.compare`: a model in eager and through every stage of its compile, in one run."""
+"""Implement `torchair.debug.compare`: run a model eagerly and through every stage of its compile."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from torchair.compare.base.graph_history import COMPILED, TRACE
 from torchair.compare.base.replay_call import frozen
 from torchair.compare.base.tolerances import Errors, Pair, tolerances_of
 from torchair.compare.report import Comparison, Finding, module_of
-from torchair.compare.repro_script import script_of
-from torchair.compare.stage_comparison import StageComparison, StageRow, Yardstick, exam_of
+from torchair.compare.repro_script import make_repro
+from torchair.compare.stage_comparison import ComparisonOptions, StageComparison, StageRow, compare_stages
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.resolve import Config
 from torchair.core.errors import BadOption, NotPossible, first_line
@@ -47,22 +47,42 @@ def compare(
     every_node: bool = False,
     **kwargs: Any,
 ) -> Comparison:
-    """Run `model(*args, **kwargs)` eagerly and through every stage of its compile with this config, and say
-    which stage, which node and whose code first gives other numbers.
+    """Run a model eagerly and through every stage of its compile, and find the first stage and node that
+    differ.
 
-    `against="float64"` takes the graphs computed in double as the truth, so that it shows whether eager or
-    the compiled model is off. `tolerances` are (relative, absolute), for all floats or by dtype. With
-    `backward=True` the gradients of the sum of all outputs are compared, too; without it nothing is
-    differentiated. With `every_node=True` the stages before code generation are opened up even where their
-    outputs are right: an error that later ops hide is found, too. Model, arguments, random state and Dynamo's
-    caches are left as they are: all runs are on copies.
+    All runs are on copies: model, arguments, random state and Dynamo's caches are unchanged afterwards.
+
+    Args:
+        model: The model or function.
+        *args: Positional arguments of the call.
+        config: The configuration to compile with.
+        tolerances: A pair (relative, absolute) for all float types, or pairs by dtype.
+        against: `"eager"`, or `"float64"` to compare with the graphs computed in double. The second shows
+            whether eager or the compiled model is inaccurate.
+        backward: Whether to compare the gradients of the sum of all outputs, too.
+        dynamic: Passed to `torch.compile`.
+        every_node: Whether to compare all nodes of the stages before code generation, even if their outputs
+            are right. This finds errors that later ops hide.
+        **kwargs: Keyword arguments of the call.
+
+    Returns:
+        A `Comparison`: `ok`, the rows of all stages, the first wrong node, and a script that reproduces the
+        error.
+
+    Raises:
+        NotPossible: The model cannot be copied, compiled or repeated with the same numbers.
+        BadOption: An argument is not valid.
+
+    Example:
+        >>> comparison = torchair.debug.compare(model, x)
+        >>> print(comparison)
     """
     if against not in AGAINST:
-        raise BadOption(f"against={against!r} is nothing to compare with", near=", ".join(AGAINST))
+        raise BadOption(f"compare does not accept against={against!r}", near=", ".join(AGAINST))
     settings = resolve_settings(checked(CompilerConfig() if config is None else config))
-    settings = replace(settings, waits=True)  # programs that take over later are compared too
+    settings = replace(settings, waits=True)  # wait for optimized programs, to compare them too
     session = ComparisonBackend(
-        settings, Yardstick(tolerances_of(tolerances), against == "float64", every_node)
+        settings, ComparisonOptions(tolerances_of(tolerances), against == "float64", every_node)
     )
     call = ModelCall(model, args, kwargs, backward)
     with _untouched(), isolated_dynamo(session.backend):
@@ -73,21 +93,21 @@ def compare(
     return found
 
 
-def _write_script(found: Comparison, exam: StageComparison, dynamic: bool | None) -> None:
+def _write_script(found: Comparison, comparison: StageComparison, dynamic: bool | None) -> None:
     try:
         with _untouched():
-            found.script = script_of(exam, dynamic=dynamic)
+            found.script = make_repro(comparison, dynamic=dynamic)
     except Exception as error:
-        found.notes.append(f"no script: {type(error).__name__}: {first_line(error)}")
+        found.notes.append(f"cannot write a script: {type(error).__name__}: {first_line(error)}")
     else:
         found.notes += (
-            [] if found.script else ["no script: the graph has control flow, or calls that are no ops"]
+            [] if found.script else ["no script: the graph has control flow, or calls that are not ops"]
         )
 
 
 @contextlib.contextmanager
 def _untouched() -> Iterator[None]:
-    """Random states are afterwards as they were."""
+    """Restore all random states afterwards."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(range(torch.cuda.device_count())):
@@ -99,7 +119,7 @@ def _untouched() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ModelCall:
-    """A model and its arguments, to be called on copies again and again."""
+    """A model and its arguments, to be called repeatedly on copies."""
 
     model: Callable[..., Any]
     args: tuple[Any, ...]
@@ -107,23 +127,23 @@ class ModelCall:
     backward: bool
 
     def copy(self) -> ModelCall:
-        """Copies of everything; what shares memory shares it again."""
+        """Copy everything; copies share memory if the originals do."""
         memo: dict[int, Any] = {}
         for value in tree_leaves((self.args, self.kwargs)):
-            # What an op computed with gradients cannot be copied with its history, and need not be.
+            # A tensor with autograd history cannot be copied with it; the history is not needed.
             if isinstance(value, torch.Tensor) and not value.is_leaf:
                 memo[id(value)] = value.detach().clone().requires_grad_(value.requires_grad)
         try:
             model, args, kwargs = copy.deepcopy((self.model, self.args, self.kwargs), memo)
         except Exception as error:
             raise NotPossible(
-                f"the model or an argument cannot be copied: {type(error).__name__}: {first_line(error)}",
-                next="compare works on copies: give it what copy.deepcopy can copy",
+                f"compare cannot copy the model or an argument: {type(error).__name__}: {first_line(error)}",
+                next="pass a model and arguments that copy.deepcopy can copy",
             ) from error
         return ModelCall(model, args, kwargs, self.backward)
 
     def run(self, run: Callable[..., Any]) -> list[Any]:
-        """All numbers that a caller sees: results, gradients, the arguments and buffers afterwards."""
+        """Return all visible numbers: results, gradients, and the arguments and buffers after the call."""
         torch.manual_seed(SEED)
         random.seed(SEED)
         np.random.seed(SEED)
@@ -135,9 +155,9 @@ class ModelCall:
         leaves = [leaf for leaf in self.tensors() if leaf.requires_grad]
         if not sums or not leaves:
             raise NotPossible(
-                "there is nothing to differentiate",
+                "compare has nothing to differentiate",
                 got=f"{len(sums)} results and {len(leaves)} tensors that require gradients",
-                next="leave backward=True out, or give a model in training",
+                next="omit backward=True, or pass a model in training mode",
             )
         gradients = torch.autograd.grad(torch.stack(sums).sum(), leaves, allow_unused=True)
         return self._seen(results, [gradient for gradient in gradients if gradient is not None])
@@ -147,7 +167,7 @@ class ModelCall:
         return frozen([value for value in values if isinstance(value, NUMBERS)])
 
     def names(self) -> dict[str, str]:
-        """What the user calls the arguments, by what they are called here."""
+        """Map the internal names of arguments to the user's names."""
         function = self.model.forward if isinstance(self.model, torch.nn.Module) else self.model
         with contextlib.suppress(ValueError, TypeError):
             known = list(inspect.signature(function).parameters)
@@ -156,7 +176,7 @@ class ModelCall:
         return {}
 
     def tensors(self) -> list[torch.Tensor]:
-        """The tensors of arguments and model."""
+        """Return the tensors of arguments and model."""
         mine = [value for value in tree_leaves((self.args, self.kwargs)) if isinstance(value, torch.Tensor)]
         owner = getattr(self.model, "__self__", self.model)
         if isinstance(owner, torch.nn.Module):
@@ -172,7 +192,7 @@ def _is_trained(value: Any) -> bool:
 
 
 def _call(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What is compiled: Dynamo keeps what it compiled with the code, and the model's own stays clean."""
+    """Call the model. Dynamo stores its caches with this code, so that the code of the model stays clean."""
     return model(*args, **kwargs)
 
 
@@ -181,17 +201,17 @@ class ComparisonBackend:
     """One comparison: the graphs that Dynamo finds, each with all its stages."""
 
     settings: Settings
-    yardstick: Yardstick
-    exams: list[StageComparison] = field(default_factory=list[StageComparison])
-    is_served: bool = False
-    kept: list[tuple[torch.Tensor, torch.Tensor]] = field(
+    options: ComparisonOptions
+    comparisons: list[StageComparison] = field(default_factory=list[StageComparison])
+    is_complete: bool = False
+    saved: list[tuple[torch.Tensor, torch.Tensor]] = field(
         default_factory=list[tuple[torch.Tensor, torch.Tensor]]
     )
-    own: set[int] = field(default_factory=set[int])  # tensors of the copies that are run
+    own: set[int] = field(default_factory=set[int])  # ids of tensors that are copies
     wrong: StageComparison | None = None
 
     def __post_init__(self) -> None:
-        # Dynamo asks for a plain function.
+        # Dynamo requires a plain function.
         def backend(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
             return compile_dynamo(gm, inputs, self.settings, {}, self._compile)
 
@@ -200,57 +220,58 @@ class ComparisonBackend:
     def _compile(
         self, gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, request: CompileFxArgs
     ) -> StageComparison:
-        exam = exam_of(gm, inputs, settings, self.yardstick, request)
-        exam.is_served = self.is_served
-        exam.before = self._keep
-        self.exams.append(exam)
-        return exam
+        comparison = compare_stages(gm, inputs, settings, self.options, request)
+        comparison.is_complete = self.is_complete
+        comparison.before = self._save_tensors
+        self.comparisons.append(comparison)
+        return comparison
 
-    def _keep(self, args: Sequence[Any]) -> None:
-        """What a function reaches by its closure or by a global is no copy: it is put back afterwards."""
-        known = {id(tensor) for tensor, _ in self.kept}
+    def _save_tensors(self, args: Sequence[Any]) -> None:
+        """Save tensors that a function reaches by closures or globals, which are not copied."""
+        known = {id(tensor) for tensor, _ in self.saved}
         others = [arg for arg in args if isinstance(arg, torch.Tensor) and id(arg) not in self.own]
         tensors = [arg for arg in others if id(arg) not in known]
-        self.kept += [(tensor, tensor.detach().clone()) for tensor in tensors]
+        self.saved += [(tensor, tensor.detach().clone()) for tensor in tensors]
 
     def _put_back(self) -> None:
         with torch.no_grad():
-            for tensor, value in self.kept:
+            for tensor, value in self.saved:
                 if not torch.equal(tensor, value):
                     tensor.copy_(value)
 
     def run(self, call: ModelCall, dynamic: bool | None) -> Comparison:
-        """Traced, with all stages; in eager; and as the user would run it."""
-        # A code object of its own: what Dynamo keeps with it goes with it.
+        """Run the traced graphs with all stages, the model in eager, and the compiled model."""
+        # A separate code object: its Dynamo caches are freed with it.
         entry = FunctionType(_call.__code__.replace(), _call.__globals__, "call")
         compiled = compile_apart(entry, backend=self.backend, dynamic=dynamic)
         traced = self._run(call, compiled)
-        if not self.exams:
+        if not self.comparisons:
             raise NotPossible(
-                "Dynamo found nothing to compile in this model", next="torchair.explain says why"
+                "Dynamo found no ops to compile in this model",
+                next="call torchair.explain to see the reasons",
             )
         eager, again = self._run(call, _call), self._run(call, _call)
         twice = self._whole("eager", TRACE, again, eager)
         if not twice.ok:
             raise NotPossible(
-                f"the model gives other numbers in eager when it is called again: {twice.errors}",
-                next="the same inputs must give the same numbers: what a model counts, keeps or draws with a "
-                "generator outside of modules and arguments is not put back",
+                f"the model returns other numbers in eager when it is called again: {twice.errors}",
+                next="make the model deterministic for equal inputs: compare does not reset counters, "
+                "caches or generators outside of modules and arguments",
             )
-        found = Comparison(stages=[row for exam in self.exams for row in exam.rows])
-        found.notes += [note for exam in self.exams for note in exam.notes]
+        found = Comparison(stages=[row for comparison in self.comparisons for row in comparison.rows])
+        found.notes += [note for comparison in self.comparisons for note in comparison.notes]
         row = self._whole("traced by Dynamo", TRACE, traced, eager)
         found.stages.insert(0, row)
         found.first = self._first(call, row)
-        draws_otherwise = any(exam.draws_otherwise for exam in self.exams)
-        if found.first is None and not self.yardstick.in_double and not draws_otherwise:
-            self.is_served = True
-            for exam in self.exams:
-                exam.is_served = True
+        rng_differs = any(comparison.rng_differs for comparison in self.comparisons)
+        if found.first is None and not self.options.in_double and not rng_differs:
+            self.is_complete = True
+            for comparison in self.comparisons:
+                comparison.is_complete = True
             row = self._whole("compiled, as a whole", COMPILED, self._run(call, compiled), eager)
             found.stages.append(row)
             if not row.ok:
-                why = "each graph is right by itself: what AOTAutograd or Dynamo puts around them is not"
+                why = "each graph itself is right: the code of AOTAutograd or Dynamo around them is wrong"
                 found.first = Finding("model", row.stage, COMPILED, Culprit("runtime", "", why), row.errors)
         return found
 
@@ -266,25 +287,25 @@ class ComparisonBackend:
         if len(got) != len(want):
             errors = Errors(text=f"{len(got)} results, should be {len(want)}")
         else:
-            errors = self.yardstick.judge(list(got), list(want))
+            errors = self.options.judge(list(got), list(want))
         return StageRow("model", title, kind, errors)
 
     def _first(self, call: ModelCall, traced: StageRow) -> Finding | None:
-        """The first wrong stage of the first graph that has one; else what tracing did."""
-        for exam in self.exams:
-            if exam.wrong is not None:
-                self.wrong = exam
-                return _finding(*exam.wrong, call.names())
+        """Return the first wrong stage of the first graph that has one, otherwise the error of tracing."""
+        for comparison in self.comparisons:
+            if comparison.wrong is not None:
+                self.wrong = comparison
+                return _finding(*comparison.wrong, call.names())
         if traced.ok:
             return None
-        why = "the traced graphs, run op by op, give something else than the model does"
+        why = "the traced graphs, run op by op, return other values than the model"
         return Finding(
             "model", traced.stage, TRACE, Culprit(TRACE, "Dynamo or AOTAutograd", why), traced.errors
         )
 
 
-def _finding(row: StageRow, blame: LocatedMismatch, names: Mapping[str, str]) -> Finding:
-    node, name = blame.node, blame.culprit.name
+def _finding(row: StageRow, mismatch: LocatedMismatch, names: Mapping[str, str]) -> Finding:
+    node, name = mismatch.node, mismatch.culprit.name
     source = "" if node is None else source_of(node)
     for ours, theirs in names.items():
         name = name.replace(ours, theirs)
@@ -292,14 +313,14 @@ def _finding(row: StageRow, blame: LocatedMismatch, names: Mapping[str, str]) ->
         row.graph,
         row.stage,
         row.kind,
-        replace(blame.culprit, name=name),
-        blame.errors if not blame.errors.ok else row.errors,
+        replace(mismatch.culprit, name=name),
+        mismatch.errors if not mismatch.errors.ok else row.errors,
         "" if node is None else node.name,
-        blame.op,
+        mismatch.op,
         module_of(node),
         ""
         if source.startswith(__file__)
-        else source,  # a model of torch's own layers has no line of the user's
-        tuple(call.name for call in blame.nodes),
+        else source,  # a model of torch's own layers has no line in user code
+        tuple(call.name for call in mismatch.nodes),
         row.eager,
     )

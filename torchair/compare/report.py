@@ -1,4 +1,4 @@
-"""What a comparison found, to be asked and to be read."""
+"""Report the result of a comparison, as data and as text."""
 
 from __future__ import annotations
 
@@ -21,25 +21,23 @@ WIDTH = 120
 
 @dataclass(frozen=True)
 class Finding:
-    """The first wrong node: where it is in the graph and in the model, which stage made it wrong, and who is
-    to blame.
-    """
+    """The first wrong node: its place in the graph and in the model, the wrong stage, and the culprit."""
 
     graph: str
     stage: str
-    kind: str  # of the stage
+    kind: str  # kind of the stage
     culprit: Culprit
     errors: Errors
     node: str = ""
     op: str = ""
     module: str = ""
     source: str = ""
-    nodes: tuple[str, ...] = ()  # the calls that show the fault by themselves
-    eager: Errors | None = None  # how far eager is from the truth, where that was computed
+    nodes: tuple[str, ...] = ()  # the calls that reproduce the mismatch
+    eager: Errors | None = None  # error of eager against the float64 reference, if that was computed
 
     def lines(self) -> list[str]:
-        """The finding in words."""
-        told = {
+        """Return the finding as lines of text."""
+        fields = {
             "stage": f"{self.stage}, in {self.graph}",
             "culprit": str(self.culprit),
             "why": self.culprit.why,
@@ -47,30 +45,28 @@ class Finding:
             "module": self.module,
             "at": self.source,
             "errors": str(self.errors),
-            "eager": "" if self.eager is None else f"{self.eager} from the truth",
+            "eager": "" if self.eager is None else f"{self.eager} from the float64 reference",
         }
-        return [f"  {key:<8} {text}" for key, text in told.items() if text]
+        return [f"  {key:<8} {text}" for key, text in fields.items() if text]
 
 
 @dataclass
 class Comparison:
-    """What `compare` found. Printing it gives the tables."""
+    """Result of `compare`. Printing it shows the tables."""
 
     stages: list[StageRow] = field(default_factory=list[StageRow])
     first: Finding | None = None
-    script: str = ""  # a program that shows the fault by itself; empty where nothing is wrong
+    script: str = ""  # a script that reproduces the mismatch; empty if there is none
     against: str = "eager"
     notes: list[str] = field(default_factory=list[str])
 
     @property
     def ok(self) -> bool:
-        """Is every stage within tolerance?"""
+        """Whether every stage is within tolerance."""
         return self.first is None
 
     def save(self, path: str | Path) -> Path:
-        """Write the script that reproduces the fault, or the report where there is none; only its owner can
-        read it.
-        """
+        """Write the script that reproduces the mismatch, else the report. Only the owner can read it."""
         path = Path(path)
         write_text(path, self.script or f'"""{self}"""\n', PRIVATE_MODE)
         path.chmod(PRIVATE_MODE)
@@ -86,7 +82,7 @@ class Comparison:
         return as_text(shown, width=WIDTH) + "\n".join([self.verdict(), *self.notes]) + "\n"
 
     def verdict(self) -> str:
-        """All of it in a few lines."""
+        """Return the result in a few lines."""
         if self.first is None:
             return f"equal: {len(self.stages)} stages are within tolerance of {self.against}"
         return "\n".join(["differs: the first wrong node", *self.first.lines()])
@@ -104,7 +100,7 @@ def _cells(row: StageRow, shows_eager: bool) -> list[str]:
 
 
 def module_of(node: fx.Node | None) -> str:
-    """The path of the module that a node belongs to: `model.layers.0.mlp`."""
+    """Return the path of the module that a node belongs to: `model.layers.0.mlp`."""
     stack: dict[str, Any] = {} if node is None else node.meta.get("nn_module_stack") or {}
     entries = list(stack.values())
     path = str(entries[-1][0]) if entries else ""

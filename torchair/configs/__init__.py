@@ -1,1 +1,1 @@
-"""Options as users write them: rows in `groups/`, frozen to plain values by `resolve.py`."""
+"""Define the options: one row each in `groups/`, frozen to plain values by `resolve.py`."""

@@ -1,8 +1,9 @@
-"""How code behind the door reads options: as fields of a dataclass, each declared with the name of its row.
+"""Bind options to dataclass fields: each field names the option that it reads.
 
     capture_limit: int = from_row("debug.aclgraph.static_capture_size_limit")
 
-The name is the path of the option or its flat name. Default and checks are the row's; a field adds its type.
+The name is the path of the option or its flat name. The option row holds the default and the checks; the
+field adds the type.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Reader = TypeVar("Reader")
 
 
 def by_name(tree: type[Group], values: Mapping[str, Any]) -> dict[str, Any]:
-    """All options of the tree, by path and by flat name: as in `values` (by path), or as their rows say."""
+    """Return all options of the tree by path and by flat name; missing ones have their default."""
     found = {path: values.get(path, row.default) for path, row in walk(tree)}
     assert values.keys() <= found.keys(), f"no such options: {values.keys() - found.keys()}"
     for name, path in flat_names(tree, ex=True).items():
@@ -34,33 +35,33 @@ _DEFAULTS = by_name(OptionTree, {})
 
 
 def from_row(name: str) -> Any:
-    """A field of a dataclass that reads this option."""
+    """Return a dataclass field that reads this option."""
     return field(default=default_of(name), metadata={"option": name})
 
 
 def default_of(name: str) -> Any:
-    """What the row says, for a parameter that may be left out."""
+    """Return the default of the option, for a parameter with a default value."""
     return _DEFAULTS[name]
 
 
 def read(kind: type[Reader], options: Mapping[str, Any], /, **others: Any) -> Reader:
-    """The dataclass filled from `options`, which `by_name` made; `others` are fields that are no options."""
+    """Build the dataclass from the result of `by_name`; `others` are fields that are not options."""
     return kind(**{name: options[option] for name, option in _options_of(kind).items()}, **others)
 
 
 def check(reader: object) -> None:
-    """Hold the values of a dataclass to the rows of its fields."""
+    """Check the field values of a dataclass against the rows of their options."""
     for name, option in _options_of(type(reader)).items():
         path = _PATHS[option]
         _ROWS[path].kind.check(path, getattr(reader, name))
 
 
 def paths_read(kind: type) -> set[str]:
-    """The paths of the options that a dataclass reads."""
+    """Return the paths of the options that a dataclass reads."""
     return {_PATHS[option] for option in _options_of(kind).values()}
 
 
 def _options_of(kind: type) -> dict[str, str]:
-    """Field -> option."""
+    """Return the option name of each field."""
     found = fields(cast(Any, kind))
     return {item.name: item.metadata["option"] for item in found if "option" in item.metadata}

@@ -1,6 +1,7 @@
-"""`torchair.CompilerConfig`: the tree of all options. The rows stand in `groups/`, one module for each group.
+"""Define `torchair.CompilerConfig`, the tree of all options. Each module in `groups/` holds one group of
+rows.
 
-What a row can say is in `option.py`; which values a kind accepts is in `kinds.py`.
+The fields of a row are defined in `option.py`; the accepted values of each kind in `kinds.py`.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from torchair.core.errors import BadOption
 
 
 class OptionTree(JsonForm):
-    """All groups and rows, without the flat names."""
+    """Hold all groups and rows, without the flat names."""
 
     mode = Option(
         AUTO,
-        "How the graph runs: compiled as a graph (`max-autotune`), or recorded and replayed.",
+        "How the graph runs: compiled as a graph (`max-autotune`), or recorded and replayed (capture modes).",
         Choice(*ALL_MODES),
         engine=local("mode"),
         deprecated={REDUCE: "npugraph_ex"},
@@ -40,17 +41,19 @@ class OptionTree(JsonForm):
     )
     post_grad_custom_pre_pass = Option(
         None,
-        "Your FX pass, called as `f(gm, example_inputs, config)` before the built-in ones.",
+        "User-defined FX pass, called as `f(gm, example_inputs, config)` before the built-in passes.",
         Function(),
         flat="post_grad_custom_pre_pass",
-        effect="tests/integration/test_option_effects.py::test_custom_pass_runs_before_or_after_builtin_passes",
+        effect=""
+        "tests/integration/test_option_effects.py::test_custom_pass_runs_before_or_after_builtin_passes",
     )
     post_grad_custom_post_pass = Option(
         None,
-        "Your FX pass, called as `f(gm, example_inputs, config)` after the built-in ones.",
+        "User-defined FX pass, called as `f(gm, example_inputs, config)` after the built-in passes.",
         Function(),
         flat="post_grad_custom_post_pass",
-        effect="tests/integration/test_option_effects.py::test_custom_pass_runs_before_or_after_builtin_passes",
+        effect=""
+        "tests/integration/test_option_effects.py::test_custom_pass_runs_before_or_after_builtin_passes",
     )
     debug = Nested(DebugConfig)
     export = Nested(ExportConfig)
@@ -68,7 +71,11 @@ class OptionTree(JsonForm):
         super().__init__()
 
     def as_dict(self) -> tuple[dict[str, str], dict[str, str]]:
-        """The options of one graph and of the session, as the engine spells them."""
+        """Return the options of the graph and of the session, with the keys and strings of the engine.
+
+        Returns:
+            Two dictionaries: the options of one graph, and the options of the session.
+        """
         local, session = engine_options(self)
         if self.ge_config.oo_level.raw == "O1":
             local["ge.topoSortingMode"] = SORTING["StableRDFS"]
@@ -77,18 +84,29 @@ class OptionTree(JsonForm):
 
 @cache
 def names_of(tree: type[OptionTree]) -> type[FlatView]:
-    """The flat names that a tree has in `npugraphex_config` and in `torch.compile(options=...)`."""
+    """Return the class of flat names for `npugraphex_config` and `torch.compile(options=...)`."""
 
     class NpuGraphExNames(
         FlatView, paths=flat_names(tree, ex=False), rows=flat_rows(tree, ex=False), open=True
     ):
-        """Other names of options in the tree, not further options."""
+        """Provide other names for options in the tree; it adds no options."""
 
     return NpuGraphExNames
 
 
 class CompilerConfig(OptionTree):
-    """The configuration of a torchair backend: a tree of options, each checked when it is assigned."""
+    """Configuration of a torchair backend: a tree of options, each checked when it is assigned.
+
+    Every option has a default. Assigning an invalid value or an unknown name raises an error that lists the
+    valid ones. Configs compare by value and can be copied; `to_json()` and `from_json()` write and read them.
+    `docs/reference/options.md` lists all options.
+
+    Example:
+        >>> config = torchair.CompilerConfig()
+        >>> config.mode = "reduce-overhead"
+        >>> config.debug.graph_dump.type = "py"
+        >>> backend = torchair.get_npu_backend(compiler_config=config)
+    """
 
     @property
     def npugraphex_config(self) -> FlatView:

@@ -1,4 +1,4 @@
-"""Options that overrule each other: which value gives way, and what to tell the user."""
+"""Resolve conflicting options: which value is replaced, and the warning for the user."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _DEFAULTS = {path: row.default for path, row in walk(OptionTree)}
 
 
 class Interaction(NamedTuple):
-    """In `modes`, where all `when` options have these values (... is any set one), `path` becomes `value`."""
+    """In `modes`, if all `when` options have these values (... is any set value), `path` becomes `value`."""
 
     modes: tuple[str, ...]
     when: Mapping[str, Any]
     path: str
     value: Any
     why: str
-    tells_of_default: bool = True  # False: a value nobody chose gives way without a word
+    warns_on_default: bool = True  # False: no warning if the value was not set
 
 
 INTERACTIONS = (
@@ -28,8 +28,8 @@ INTERACTIONS = (
         {"aclgraph_config.use_custom_pool": ..., "debug.aclgraph.disable_mempool_reuse_in_same_fx": False},
         "debug.aclgraph.disable_mempool_reuse_in_same_fx",
         True,
-        "with use_graph_pool, reuse_graph_pool_in_same_fx is switched off: "
-        "in a shared pool, one graph could overwrite live outputs of another",
+        "use_graph_pool disables reuse_graph_pool_in_same_fx: in a shared pool, one graph could overwrite "
+        "live outputs of another",
     ),
     Interaction(
         CAPTURE_MODES,
@@ -40,38 +40,38 @@ INTERACTIONS = (
         },
         "dump_config.enable_dump",
         False,
-        "with super_kernel_optimize, dump_tensor_data is switched off at stage 'optimized'; "
-        "data_dump_stage='original' dumps",
+        "super_kernel_optimize disables dump_tensor_data at stage 'optimized'; "
+        "set data_dump_stage='original' to dump tensors",
     ),
     Interaction(
         CAPTURE_MODES,
         {"capture.unsafe_skip_npugraph_capture_validation": True, "capture.force_recapture": True},
         "capture.force_recapture",
         False,
-        "with unsafe_skip_npugraph_capture_validation, force_recapture is switched off",
+        "unsafe_skip_npugraph_capture_validation disables force_recapture",
     ),
     Interaction(
         GRAPH_MODES,
         {"ge_config.oo_level": "O1"},
         "experimental_config.topology_sorting_strategy",
         "StableRDFS",
-        "with oo_level='O1', topology_sorting_strategy is StableRDFS",
-        tells_of_default=False,
+        "oo_level='O1' sets topology_sorting_strategy to StableRDFS",
+        warns_on_default=False,
     ),
 )
 
 
 def resolve(frozen: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The frozen settings with overruled values replaced, and the texts to warn with. The caller warns."""
-    settled, said = dict(frozen), list[str]()
+    """Return the settings with conflicts resolved, and warning texts, which the caller emits."""
+    settled, warnings = dict(frozen), list[str]()
     for rule in INTERACTIONS:
         holds = all(_fits(frozen[path], wanted) for path, wanted in rule.when.items())
         if not holds or frozen["mode"] not in rule.modes or frozen[rule.path] == rule.value:
             continue
         settled[rule.path] = rule.value
-        if rule.tells_of_default or frozen[rule.path] != _DEFAULTS[rule.path]:
-            said.append(rule.why)
-    return settled, said
+        if rule.warns_on_default or frozen[rule.path] != _DEFAULTS[rule.path]:
+            warnings.append(rule.why)
+    return settled, warnings
 
 
 def _fits(value: Any, wanted: Any) -> bool:

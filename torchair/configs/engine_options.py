@@ -1,4 +1,4 @@
-"""From a config to the engine's own keys and strings, and the rule that session options are set once."""
+"""Translate a config to engine options, and check that session options are set only once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch.distributed as dist
 from torchair.configs.option import Cell, Group, cell, walk
 from torchair.core.errors import BadOption
 
-# What the Ascend engine of this process was started with; None before it starts.
+# The session options that the Ascend engine of this process was started with; None before it starts.
 _session: dict[str, str] | None = None
 
 
 def engine_options(root: Group) -> tuple[dict[str, str], dict[str, str]]:
-    """(local, global) engine options: unset ones and those behind a closed gate are left out."""
+    """Return the (local, global) engine options, without unset options and options with a disabled gate."""
     found: dict[str, dict[str, str]] = {"local": {}, "global": {}}
     for path, row in walk(type(root)):
         if row.engine is None:
@@ -31,7 +31,7 @@ def engine_options(root: Group) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def rank_directory(root: str) -> str:
-    """`<root>/worldsize<W>_global_rank<R>`, created: each rank dumps into its own folder."""
+    """Create and return `<root>/worldsize<W>_global_rank<R>`: each rank dumps into its own directory."""
     world, rank = 1, 0
     if dist.is_available() and dist.is_initialized():
         world, rank = dist.get_world_size(), dist.get_rank()
@@ -41,9 +41,9 @@ def rank_directory(root: str) -> str:
 
 
 def check_global_options(requested: Mapping[str, str], *, engine: bool) -> None:
-    """Session options are fixed by the first graph an Ascend engine builds; later ones may only repeat them.
+    """Raise if session options differ from those of the first graph that the Ascend engine built.
 
-    Without such an engine (`engine=False`) graphs share nothing, so nothing is recorded or refused.
+    Without such an engine (`engine=False`) graphs share no session, so nothing is recorded or refused.
     """
     global _session
     if not engine:
@@ -54,7 +54,7 @@ def check_global_options(requested: Mapping[str, str], *, engine: bool) -> None:
     differing = [key for key, value in requested.items() if _session.get(key) != value]
     if differing:
         raise BadOption(
-            "the engine of this process already runs with other session options",
+            "cannot change session options: the engine of this process already runs with other values",
             got="\n".join(
                 f"{key}: {requested[key]!r}, running with {_session.get(key)!r}" for key in differing
             ),

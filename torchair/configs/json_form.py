@@ -1,6 +1,6 @@
-"""Configs as JSON text: what differs from the defaults, by name.
+"""Write configs as JSON text: the options that differ from their defaults, by name.
 
-Nothing is executed while reading: a callable is written as its name, and the reader hands in the function.
+Reading executes no code: a callable is written as its name, and the caller passes the function itself.
 """
 
 from __future__ import annotations
@@ -17,23 +17,40 @@ Callables = Mapping[str, Callable[..., Any]]
 
 
 class JsonForm(Group):
-    """A whole configuration that can be written as JSON and read back."""
+    """Base of configurations that can be written as JSON and read back."""
 
     def to_json(self) -> str:
-        """The options that differ from their defaults. Callables are named, not stored."""
+        """Return the options that differ from their defaults as JSON text.
+
+        Returns:
+            The JSON text. Callables are written as their names; pass them to `from_json` when you read the
+            text.
+
+        Raises:
+            BadOptionType: A value cannot be written as JSON.
+        """
         options = {path: _encode(path, value) for path, value in assigned(self).items()}
         return json.dumps({"config": _label(type(self)), "options": options}, indent=2)
 
     @classmethod
     def from_json(cls: type[C], text: str, *, callables: Callables | None = None) -> C:
-        """A new config with the options of `text`, checked like assignments.
+        """Create a config from JSON text, with the same checks as assignments.
 
-        `callables` maps the names that `to_json` wrote to functions.
+        Args:
+            text: The result of `to_json`.
+            callables: Maps the names that `to_json` wrote to functions.
+
+        Returns:
+            A new config of this class.
+
+        Raises:
+            BadOption: The text is not the JSON of such a config, or a callable is missing.
+            UnknownOption: The text names an option that does not exist.
         """
         try:
             content = json.loads(text)
         except json.JSONDecodeError as error:
-            raise BadOption("this is not JSON", got=text[:60], at=str(error)) from error
+            raise BadOption("cannot parse the config as JSON", got=text[:60], at=str(error)) from error
         config = cls()
         for path, value in _options(cls, content).items():
             assign(config, path, _decode(path, value, callables or {}))
@@ -41,28 +58,30 @@ class JsonForm(Group):
 
 
 def callable_name(function: Callable[..., Any]) -> str:
-    """`package.module.name` of a function; of an object that is called, the name of its class."""
+    """Return `package.module.name` of a function; for a callable object, the name of its class."""
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"
 
 
 def _label(config: type[Group]) -> str:
-    """`torchair` or `npugraph_ex`."""
+    """Return `torchair` or `npugraph_ex`."""
     return "npugraph_ex" if config.__module__.endswith("npugraph_ex") else "torchair"
 
 
 def _options(cls: type[Group], content: Any) -> dict[str, Any]:
     options = content.get("options") if isinstance(content, dict) else None
     if not isinstance(options, dict):
-        raise BadOption("the JSON of a config is an object with an object 'options'", got=repr(content)[:60])
+        raise BadOption(
+            "the JSON of a config must be an object with an object 'options'", got=repr(content)[:60]
+        )
     if content.get("config") != _label(cls):
         got = f"{content.get('config')!r}, expected {_label(cls)!r}"
-        raise BadOption("the JSON belongs to another kind of config", got=got)
+        raise BadOption("the JSON was written by another kind of config", got=got)
     return cast(dict[str, Any], options)
 
 
 def _encode(path: str, value: Any) -> Any:
-    """Plain JSON; what JSON lacks is an object with one key that starts with $."""
+    """Encode a value as JSON; a type that JSON lacks becomes an object with one key that starts with $."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
@@ -96,7 +115,7 @@ def _decode(path: str, value: Any, callables: Callables) -> Any:
     name = content["$callable"]
     if name not in callables:
         raise BadOption(
-            f"{path} is a callable, and JSON holds only its name",
+            f"cannot read the callable {path} from JSON, which holds only its name",
             got=name,
             next=f"pass callables={{{name!r}: function}} to from_json, or assign {path} afterwards",
         )

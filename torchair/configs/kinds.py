@@ -1,6 +1,6 @@
-"""What values an option accepts: a small class per kind, with its check and its words for the reference page.
+"""Define the kinds of option values: a class per kind, with its check and its text for the reference page.
 
-`check` returns the value to store, or raises the exception type the kind promises; `path` names the option.
+`check` returns the value to store, or raises the exception type of the kind; `path` names the option.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ INT64_MAX = 2**63 - 1
 
 
 class Kind:
-    """Anything goes: stored as it is. The base of the narrower kinds.
+    """Accept any value and store it as it is. This is the base of the narrower kinds.
 
-    `keeps` says that `.value` hands out the object itself instead of its text.
+    If `keeps` is set, `.value` returns the object itself instead of its text.
     """
 
     keeps = False
 
     @property
     def allowed(self) -> list[Any] | None:
-        """The complete list of accepted values, where there is one."""
+        """The complete list of accepted values, or None."""
         return None
 
     def text(self) -> str:
-        """The accepted values in words."""
+        """Describe the accepted values."""
         return "any value"
 
     def check(self, path: str, value: Any) -> Any:
-        """The value to store, or an error that names `path`."""
+        """Return the value to store, or raise an error that names `path`."""
         return value
 
 
 class Raw(Kind):
-    """Anything goes, and is handed out as it is."""
+    """Accept any value and return the object itself."""
 
     keeps = True
 
 
 @dataclass(frozen=True, init=False)
 class Choice(Kind):
-    """One of the listed values, found by `==`; so 1 and 0 are taken for True and False and become them."""
+    """Accept one of the listed values, compared with `==`; so 1 and 0 become True and False."""
 
     values: tuple[Any, ...]
 
@@ -75,7 +75,7 @@ class Choice(Kind):
 
 @dataclass(frozen=True)
 class IntRange(Kind):
-    """An int within [low, high]; a bool counts as the int it is. With `none`, also None."""
+    """Accept an int within [low, high]; a bool counts as an int. With `none`, also accept None."""
 
     low: int
     high: int = INT64_MAX
@@ -96,7 +96,7 @@ class IntRange(Kind):
 
 
 class ExistingDir(Kind):
-    """The path of a directory that exists."""
+    """Accept the path of an existing directory."""
 
     def text(self) -> str:
         return "path of an existing directory"
@@ -108,7 +108,7 @@ class ExistingDir(Kind):
 
 
 class ExistingFile(Kind):
-    """None or the path of a file that exists."""
+    """Accept None or the path of an existing file."""
 
     suffix = ""
 
@@ -125,7 +125,7 @@ class ExistingFile(Kind):
 
 
 class ExistingJson(ExistingFile):
-    """None or the path of a .json file that exists; an empty string is a mistake of another kind."""
+    """Accept None or the path of an existing .json file; an empty string raises BadOption."""
 
     suffix = ".json"
 
@@ -140,7 +140,7 @@ class ExistingJson(ExistingFile):
 
 @dataclass(frozen=True)
 class Regex(Kind):
-    """A string that matches completely; `words` describes the pattern."""
+    """Accept a string that matches the whole pattern; `words` describes the pattern."""
 
     pattern: str
     words: str
@@ -158,7 +158,7 @@ class Regex(Kind):
 
 @dataclass(frozen=True)
 class Instance(Kind):
-    """None or an instance of one Python type."""
+    """Accept None or an instance of one Python type."""
 
     type: type
 
@@ -172,7 +172,7 @@ class Instance(Kind):
 
 
 class Function(Kind):
-    """None or a callable."""
+    """Accept None or a callable."""
 
     keeps = True
 
@@ -187,7 +187,7 @@ class Function(Kind):
 
 @dataclass(frozen=True)
 class IntList(Kind):
-    """None or a list or tuple of ints, stored as a list. With `none_is_empty`, assigned None becomes []."""
+    """Accept None or a list or tuple of ints, stored as a list. With `none_is_empty`, None becomes []."""
 
     none_is_empty: bool = False
 
@@ -203,7 +203,7 @@ class IntList(Kind):
 
 
 class PathText(Kind):
-    """Any path; stored as the real path. The directory is made when it is needed."""
+    """Accept any path and store the real path. The directory is created when it is needed."""
 
     def text(self) -> str:
         return "any path"
@@ -215,10 +215,10 @@ class PathText(Kind):
 
 
 class NewDir(Kind):
-    """None or the path of a directory that is there or can be made: no `..`, and no link on the way."""
+    """Accept None or a directory that exists or can be created: no `..`, and no symbolic link on the way."""
 
     def text(self) -> str:
-        return "`None` or path of a directory that is there or can be made"
+        return "`None` or path of a directory that exists or can be created"
 
     def check(self, path: str, value: Any) -> str | None:
         if value is None:
@@ -226,23 +226,23 @@ class NewDir(Kind):
         if not isinstance(value, str | os.PathLike):
             raise BadOptionType(f"{path} must be a path or None", got=_typed(value))
         text = os.fsdecode(value)
-        if why := _why_no_dir(text):
-            raise BadOption(f"{path} cannot be a directory: {why}", got=repr(text), next="name another one")
+        if why := _missing_dir_reason(text):
+            raise BadOption(f"{path} cannot be a directory: {why}", got=repr(text), next="use another path")
         return text
 
 
-def _why_no_dir(text: str) -> str:
-    """The reason why there is no directory at this path, and none can be made; empty where one can."""
+def _missing_dir_reason(text: str) -> str:
+    """Return why no directory exists or can be created at this path; empty if one can."""
     place = Path(text)
     if not text or "\0" in text or ".." in place.parts:
-        return "it is empty, or has '..' or a NUL in it"
+        return "the path is empty, or contains '..' or a NUL character"
     whole = place.absolute()
     if link := next((parent for parent in (whole, *whole.parents) if parent.is_symlink()), None):
-        return f"{link} is a link"
+        return f"{link} is a symbolic link"
     there = next(parent for parent in (whole, *whole.parents) if parent.exists())
     if not there.is_dir():
         return f"{there} is a file"
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"nothing can be written in {there}"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} is not writable"
 
 
 BOOL = Choice(True, False)
@@ -253,7 +253,7 @@ def _typed(value: Any) -> str:
 
 
 def _equal(value: Any, known: Any) -> bool:
-    """`value == known` for values whose comparison may fail or give an array."""
+    """Compare `value == known` for values whose comparison may raise or return an array."""
     try:
         return bool(value == known)
     except (TypeError, ValueError, RuntimeError):

@@ -1,4 +1,4 @@
-"""The options of backend `npugraph_ex`: the flat names of options that live in the torchair tree."""
+"""Define the options of backend `npugraph_ex`: flat names of options in the torchair tree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODE = CAPTURE_MODES[-1]
 _ROWS = flat_rows(OptionTree, ex=True)
 _RANGE = "_vllm_aclnn_static_kernel_sym_range"
 
-# What `as_dict` exports: always, or only together with the switch on the left.
+# Options that `as_dict` exports: always, or only together with the switch on the left.
 _EXPORTED = {
     "": (
         "force_eager",
@@ -45,10 +45,18 @@ class CompilerConfig(
     FlatView,
     JsonForm,
     paths={"mode": "mode"} | flat_names(OptionTree, ex=True),
-    # Unset means all values here, but an assigned None is an empty list, which matches none.
+    # Unset means all values here, but None that is assigned is an empty list, which matches no value.
     rows=_ROWS | {_RANGE: replace(_ROWS[_RANGE], kind=IntList(none_is_empty=True))},
 ):
-    """The configuration of an npugraph_ex backend: flat options, each checked when it is assigned."""
+    """Configuration of an `npugraph_ex` backend: flat options, each checked when it is assigned.
+
+    The options are flat names of options in `torchair.CompilerConfig`; booleans read as booleans.
+    `docs/reference/options.md` lists them.
+
+    Example:
+        >>> config = torchair.npugraph_ex.CompilerConfig()
+        >>> config.force_eager = True
+    """
 
     _bools_as_text = False
     mode = Option(MODE, "Marks the kind of configuration.", Choice(MODE), modes=(MODE,))
@@ -59,7 +67,7 @@ class CompilerConfig(
         super().__init__(tree)
 
     def as_dict(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The options of one graph; there are none of a session."""
+        """Return the options of one graph and of the session; the second dictionary is empty."""
         local: dict[str, Any] = {}
         for switch, names in _EXPORTED.items():
             if not switch or cell(self, switch):

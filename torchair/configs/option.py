@@ -1,11 +1,12 @@
-"""An option is one row (`Option`); rows stand in groups (`Group`), groups in groups.
+"""Define options: an option is a row (`Option`), rows belong to groups (`Group`), and groups can be nested.
 
-Storage holds only what was assigned; every other fact is read from the row. Reading an option gives a `Cell`,
-a live view with the reading rules of the public API; `freeze` ends those rules for the code behind the door.
+The storage of a group holds only assigned values; every other fact is read from the row. Reading an option
+returns a `Cell`, a live view that follows the reading rules of the public API. `freeze` returns plain values
+for the rest of the package.
 """
 
-# Option, Cell, Group and the functions below are one mechanism; private names keep it apart from the
-# names of options.
+# Option, Cell, Group and the functions below are one mechanism; private names separate it from the names of
+# options.
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ ALL_MODES = GRAPH_MODES + CAPTURE_MODES
 
 
 class Engine(NamedTuple):
-    """How an option reaches the engine: its key, local (one graph) or global (the session), and its encoding.
+    """Describe how an option reaches the engine: key, scope (`local` to a graph, or `global`), and encoding.
 
-    Unset options are left out, as are values whose encoding is None, and options whose `gate`, an option of
-    the same group, is off.
+    Unset options are omitted. So are values with the encoding None, and options with a disabled `gate`, which
+    is an option of the same group.
     """
 
     key: str
@@ -41,7 +42,7 @@ class Engine(NamedTuple):
 
 @dataclass(eq=False)
 class Option:
-    """One option: default, help text, accepted values, and every other fact about it."""
+    """One option: default, help text, accepted values, and all other facts about it."""
 
     default: Any
     help: str
@@ -54,10 +55,10 @@ class Option:
     idle_always: bool = False  # ... and even when it has its default
     engine: Engine | None = None
     cached: bool = True  # it enters the cache key
-    hint: bool = False  # for the Ascend engine: handed on with its options, and logged
+    hint: bool = False  # for the Ascend engine: passed on with its options, and logged
     acts: bool = True  # something reads it; hints are read by the Ascend engine
-    effect: str = ""  # the test that sees what it does: `tests/…/test_x.py::test_y`
-    own: bool = False  # not part of the API we share with other TorchAir implementations
+    effect: str = ""  # the test that checks the effect: `tests/…/test_x.py::test_y`
+    own: bool = False  # not part of the API that TorchAir implementations share
     plain: bool = False  # reads as a plain value instead of a Cell
     deprecated: Mapping[Any, str] = field(default_factory=dict[Any, str])  # value -> what to use instead
     name: str = field(default="", init=False)
@@ -78,12 +79,12 @@ class Option:
         group._store(self, self.kind.check(group._prefix + self.name, value))
 
     def __delete__(self, group: Group) -> None:
-        """Back to the default."""
+        """Reset the option to its default."""
         group._clear(self)
 
 
 class Cell:
-    """What reading `config.group.option` gives: a live view of one option."""
+    """Live view of one option, the result of reading `config.group.option`."""
 
     __slots__ = ("_group", "_row")
     __hash__ = None  # type: ignore[assignment]
@@ -117,7 +118,7 @@ class Cell:
 
     @property
     def optional(self) -> list[Any] | None:
-        """The allowed values, where they are a list."""
+        """The allowed values, or None if they are not a list."""
         return self._row.kind.allowed
 
     def __bool__(self) -> bool:
@@ -131,7 +132,7 @@ class Cell:
 
 
 class Group:
-    """Options and smaller groups. A name that has no row is refused or, in an `open` group, kept."""
+    """Hold options and nested groups. An unknown name raises an error; an `open` group stores it instead."""
 
     _rows: ClassVar[dict[str, Option]] = {}
     _nested: ClassVar[dict[str, Nested[Any]]] = {}
@@ -140,7 +141,7 @@ class Group:
     __hash__ = None  # type: ignore[assignment]
 
     def __init_subclass__(cls, *, rows: Mapping[str, Option] | None = None, open: bool = False) -> None:
-        """Collect the rows of the class body; `rows` are added to them."""
+        """Collect the rows of the class body, and add `rows` to them."""
         cls._open = open
         for name, row in (rows or {}).items():
             setattr(cls, name, row)
@@ -155,7 +156,7 @@ class Group:
         self.__dict__["_groups"] = groups
 
     _prefix: str
-    _root: Group  # the tree that it is a part of
+    _root: Group  # the tree that contains this group
     _raw: dict[str, Any]
     _groups: dict[str, Group]
     _extra: dict[str, Any]
@@ -166,12 +167,12 @@ class Group:
             object.__setattr__(self, name, value)
         elif self._open:
             self._keep(name, value)
-            Diagnostics().add(f"{self._prefix}{name} is not an option: it is kept, but nothing reads it")
+            Diagnostics().add(f"{self._prefix}{name} is not an option of torchair: its value has no effect")
         else:
             raise unknown_name(name, self._valid_names(), where=type(self).__name__)
 
     def __getattr__(self, name: str) -> Any:
-        """Only reached for names without a row."""
+        """Look up names without a row."""
         if name in self.__dict__.get("_extra", {}):
             return self._extra[name]
         raise unknown_name(name, self._valid_names(), where=type(self).__name__)
@@ -184,7 +185,7 @@ class Group:
         return f"{type(self).__name__}({inner})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Group:
-        """Containers are copied, callables and other objects shared: a copied pass stays the same pass."""
+        """Copy containers, and share callables and other objects: a copied pass stays the same pass."""
         twin = memo[id(self)] = type(self).__new__(type(self))
         twin.__dict__.update({key: _copied(value, memo) for key, value in self.__dict__.items()})
         return twin
@@ -198,7 +199,7 @@ class Group:
     def _store(self, row: Option, value: Any) -> None:
         self._raw[row.name] = value
         if not row.acts and value != row.default:
-            what = f"{self._prefix}{row.name}={value!r} is kept, but nothing in this version acts on it"
+            what = f"{self._prefix}{row.name}={value!r} has no effect in this version of torchair"
             Diagnostics().add(what)
 
     def _clear(self, row: Option) -> None:
@@ -215,7 +216,7 @@ G = TypeVar("G", bound=Group)
 
 
 class Nested(Generic[G]):
-    """A group inside a group; replaceable as a whole by another one of its class, unless it is `fixed`."""
+    """Place a group inside a group; assignment replaces it as a whole, unless it is `fixed`."""
 
     def __init__(self, kind: type[G], *, fixed: bool = False) -> None:
         self.kind = kind
@@ -243,7 +244,7 @@ class Nested(Generic[G]):
 
 
 class Alias:
-    """Another name of the option at `path` of the tree: it reads, and is assigned, as that one is."""
+    """Provide another name for the option at `path` of the tree, for reading and assigning."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -259,7 +260,7 @@ class Alias:
 
 
 class CellOf:
-    """A second name for a plain option that reads as its Cell (`_path` beside `path`)."""
+    """Provide a second name for a plain option that reads as its Cell (`_path` for `path`)."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -272,7 +273,7 @@ class CellOf:
 
 
 class FlatView(Group):
-    """Options under flat names; the values live in a tree, and names with ! are stored negated."""
+    """Show options of a tree under flat names; options with a `!` name are negated."""
 
     _paths: ClassVar[dict[str, str]] = {}
 
@@ -313,12 +314,12 @@ class FlatView(Group):
 
 
 def root_of(view: FlatView) -> Group:
-    """The tree that holds the values of a flat view."""
+    """Return the tree that holds the values of a flat view."""
     return view._root
 
 
 def walk(group: type[Group], prefix: str = "") -> Iterator[tuple[str, Option]]:
-    """All rows with their dotted paths, in the order they are declared."""
+    """Yield all rows with their dotted paths, in declaration order."""
     for name, row in group._rows.items():
         yield prefix + name, row
     for name, nested in group._nested.items():
@@ -326,7 +327,7 @@ def walk(group: type[Group], prefix: str = "") -> Iterator[tuple[str, Option]]:
 
 
 def flat_names(tree: type[Group], *, ex: bool) -> dict[str, str]:
-    """Flat name -> dotted path, with ! where it is negated; `ex` adds the names only npugraph_ex has."""
+    """Return the path of each flat name, with ! if negated; `ex` adds the names of npugraph_ex."""
     found: dict[str, str] = {}
     for path, row in walk(tree):
         if row.flat and (ex or not row.ex_only):
@@ -335,7 +336,7 @@ def flat_names(tree: type[Group], *, ex: bool) -> dict[str, str]:
 
 
 def flat_rows(tree: type[Group], *, ex: bool) -> dict[str, Option]:
-    """Flat name -> the row as the flat name shows it, with its default negated where the name is."""
+    """Return the row of each flat name; the default is negated if the name is."""
     rows = dict(walk(tree))
     flat: dict[str, Option] = {}
     for name, path in flat_names(tree, ex=ex).items():
@@ -346,19 +347,19 @@ def flat_rows(tree: type[Group], *, ex: bool) -> dict[str, Option]:
 
 
 def cell(root: Group, path: str) -> Cell:
-    """The option at a dotted path."""
+    """Return the option at a dotted path."""
     group, name = _parent(root, path)
     return Cell(group, group._rows[name])
 
 
 def assign(root: Group, path: str, value: Any) -> None:
-    """`root.<path> = value`, checked as an assignment is."""
+    """Assign `root.<path> = value` with the usual checks."""
     group, name = _parent(root, path)
     setattr(group, name, value)
 
 
 def settings(group: Group) -> Iterator[tuple[str, Any]]:
-    """Dotted path -> plain value for all options, and for what open groups keep."""
+    """Yield the dotted path and plain value of all options, and of unknown names in open groups."""
     for name, row in group._rows.items():
         yield name, group._load(row)
     yield from group._extra.items()
@@ -368,19 +369,19 @@ def settings(group: Group) -> Iterator[tuple[str, Any]]:
 
 
 def assigned(group: Group) -> dict[str, Any]:
-    """Dotted path -> plain value of what differs from its default."""
+    """Return the dotted path and plain value of each option that differs from its default."""
     defaults = {path: row.default for path, row in walk(type(group))}
     return {path: value for path, value in settings(group) if path not in defaults or value != defaults[path]}
 
 
 def touched(group: Group) -> set[str]:
-    """The paths of all that was assigned, be it the default."""
+    """Return the paths of all assigned options, including those assigned their default."""
     inner = {f"{name}.{path}" for name, part in group._groups.items() for path in touched(part)}
     return inner | set(group._raw)
 
 
 def aliases(group: type[Group], prefix: str = "") -> dict[str, str]:
-    """The other names of options: dotted path -> the path of the option."""
+    """Return the dotted path of each alias and the path of its option."""
     named = {name: item for kind in reversed(group.__mro__) for name, item in vars(kind).items()}
     found = {prefix + name: item.path for name, item in named.items() if isinstance(item, Alias)}
     for name, nested in group._nested.items():
@@ -389,7 +390,7 @@ def aliases(group: type[Group], prefix: str = "") -> dict[str, str]:
 
 
 def unknown_name(name: str, valid: list[str], *, where: str) -> UnknownOption:
-    """The one error for names that do not exist."""
+    """Return the error for an unknown option name."""
     close = difflib.get_close_matches(name, valid, n=1)
     return UnknownOption(
         f"{where} has no option {name!r}",
@@ -408,7 +409,7 @@ def _parent(root: Group, path: str) -> tuple[Group, str]:
 
 
 def _move_to(root: Group, group: Group) -> None:
-    """A group, with what is in it, becomes a part of another tree."""
+    """Move a group and its nested groups to another tree."""
     group.__dict__["_root"] = root
     for inner in group._groups.values():
         _move_to(root, inner)

@@ -1,5 +1,6 @@
-"""Passes that users switch by name: `ge_config.optimization_switch`, a text, and
-`fusion_config.fusion_switch_file`, a file of the same for groups of passes. The text wins.
+"""Read the switches of passes: `ge_config.optimization_switch`, a text, and
+`fusion_config.fusion_switch_file`, a JSON file with switches for groups of passes. The text overrides the
+file.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ GROUPS = ("GraphFusion", "UBFusion")
 ALL = "ALL"
 _VALUES = {"on": True, "off": False}
 
-# Passes of the Ascend engine that can be switched. They are handed on to it.
+# Passes of the Ascend engine that can be switched. Their switches are passed on to it.
 _ENGINE_PASSES = """
 AABiasaddConvFusion ADeformableConv2dPass ADepthwiseFusionPass ALSTMFusionPass AReduceMeanFusionPass
 AReduceSumFusionPass AddNFusionPass AddRmsNormFusionGraphPass ApplyAddOutputPass ArgMaxWithFusionPass
@@ -50,7 +51,7 @@ ENGINE_PASSES = frozenset(_ENGINE_PASSES.split())
 
 
 class SwitchText(Kind):
-    """None or names of passes, each with `on` or `off`."""
+    """Accept None or names of passes, each with `on` or `off`."""
 
     def text(self) -> str:
         return f"`None` or {FORM}"
@@ -58,25 +59,25 @@ class SwitchText(Kind):
     def check(self, path: str, value: Any) -> str | None:
         if value is not None and not isinstance(value, str):
             got = f"{value!r} ({type(value).__name__})"
-            raise BadOptionType(f"{path} must be a string or None", got=got, near=f"the form is {FORM}")
+            raise BadOptionType(f"{path} must be a string or None", got=got, near=f"expected form: {FORM}")
         parse(path, value or "")
         return value
 
 
 @dataclass(frozen=True)
 class PassSwitches:
-    """What was asked for passes: by name, and for all fusions that are not named."""
+    """Switches of passes: by name, and for all fusions that are not named."""
 
     named: Mapping[str, bool] = field(default_factory=dict[str, bool])
     fusions: bool = True
 
     def asked(self, name: str, *, fusion: bool) -> bool:
-        """Shall this pass run?"""
+        """Return whether this pass is switched on."""
         return self.named.get(name, self.fusions if fusion else True)
 
 
 def pass_switches(text: str | None, file: str | None, *, fusions: bool) -> PassSwitches:
-    """The text and the file together; `fusions` is what holds where neither says anything."""
+    """Combine the text and the file; `fusions` is the default if neither sets a switch."""
     groups = read_groups(file) if file else {}
     graph = groups.get(GROUPS[0], {})
     named = {name: on for group in groups.values() for name, on in group.items() if name != ALL}
@@ -85,25 +86,25 @@ def pass_switches(text: str | None, file: str | None, *, fusions: bool) -> PassS
 
 
 def parse(path: str, text: str) -> dict[str, bool]:
-    """`PassA:on;PassB:off` as a table."""
+    """Parse `PassA:on;PassB:off` into a dictionary."""
     found: dict[str, bool] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
         name, _, value = (piece.strip() for piece in part.partition(":"))
         if not name or value not in _VALUES:
-            raise BadOption(f"{path} has a part that switches nothing", got=repr(part), near=f"it is {FORM}")
+            raise BadOption(f"{path} has an invalid part", got=repr(part), near=f"expected form: {FORM}")
         found[name] = _VALUES[value]
     return found
 
 
 def read_groups(file: str) -> dict[str, dict[str, bool]]:
-    """`{"Switch": {"GraphFusion": {"ALL": "off", "PassA": "on"}, "UBFusion": {…}}}` by group."""
+    """Read `{"Switch": {"GraphFusion": {"ALL": "off", "PassA": "on"}, "UBFusion": {…}}}`, by group."""
     try:
         content = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _bad_file(file, str(error)) from error
     groups = content.get("Switch") if isinstance(content, dict) else None
     if not isinstance(groups, dict):
-        raise _bad_file(file, f"{str(content)[:60]}, no object 'Switch'")
+        raise _bad_file(file, f"{str(content)[:60]}, without the object 'Switch'")
     for name, group in groups.items():
         values = group.values() if isinstance(group, dict) else [group]
         if name not in GROUPS or not all(isinstance(value, str) and value in _VALUES for value in values):
@@ -113,7 +114,7 @@ def read_groups(file: str) -> dict[str, dict[str, bool]]:
 
 def _bad_file(file: str, got: str) -> BadOption:
     return BadOption(
-        f"fusion_config.fusion_switch_file {file} is no file of switches",
+        f"fusion_config.fusion_switch_file {file} is not a valid switch file",
         got=got,
         near='{"Switch": {"GraphFusion": {"PassA": "on", "ALL": "off"}, "UBFusion": {}}}',
     )

@@ -1,4 +1,4 @@
-"""What a backend does with a config: apply flat options, freeze it, ask what to warn about."""
+"""Resolve a config for a backend: apply flat options, freeze it, and collect warnings."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ _IDLE_TAIL = (
 
 
 def apply_options(config: Config, options: Mapping[str, Any]) -> None:
-    """Assign the entries of `torch.compile(options=...)` to `config`, and to nothing else."""
+    """Assign the entries of `torch.compile(options=...)` to `config`."""
     if not isinstance(options, Mapping):
         raise BadOptionType("options must be a dict", got=f"{options!r} ({type(options).__name__})")
     flat = _flat_view(config)
     valid = sorted(flat_option_names(config))
     for name in options:
         if not isinstance(name, str):
-            raise BadOptionType("options= takes names of options", got=f"{name!r} ({type(name).__name__})")
+            raise BadOptionType(
+                "options= expects option names as keys", got=f"{name!r} ({type(name).__name__})"
+            )
         if name not in valid:
             raise unknown_name(name, valid, where="options=")
     for name, value in options.items():
@@ -47,14 +49,14 @@ def apply_options(config: Config, options: Mapping[str, Any]) -> None:
 
 
 def with_options(config: C, options: Mapping[str, Any] | None) -> C:
-    """A copy of `config` with `options` applied: what one compilation asks for stays in that compilation."""
+    """Return a copy of `config` with `options` applied; they affect only this compilation."""
     twin = copy.deepcopy(config)
     apply_options(twin, options or {})
     return twin
 
 
 def with_mode(config: C, mode: str | None) -> C:
-    """A copy of `config` for `torch.compile(mode=...)`."""
+    """Return a copy of `config` with `torch.compile(mode=...)` applied."""
     if mode is None or mode == "default":
         return config
     if mode not in ALL_MODES:
@@ -68,14 +70,14 @@ def with_mode(config: C, mode: str | None) -> C:
         twin.mode = mode
     elif mode not in CAPTURE_MODES:
         raise BadOption(
-            f"mode={mode!r} is graph mode, and this backend records and replays",
-            next="torch.compile(backend='npu') is graph mode",
+            f"mode={mode!r} is graph mode, but this backend supports only capture mode",
+            next="use torch.compile(backend='npu') for graph mode",
         )
     return twin
 
 
 def flat_option_names(config: Config) -> list[str]:
-    """The names `apply_options` accepts for this config."""
+    """Return the names that `apply_options` accepts for this config."""
     return [name for name, _ in walk(type(_flat_view(config)))]
 
 
@@ -84,24 +86,26 @@ def _flat_view(config: Config) -> FlatView:
 
 
 def freeze(config: Config) -> dict[str, Any]:
-    """Dotted path -> plain value, the same paths for both kinds of config; later assignments do not show."""
+    """Return plain values by dotted path for either kind of config, as a snapshot."""
     tree = copy.deepcopy(tree_of(config))
     return {path: cell(tree, path).raw for path, _ in walk(type(tree))}
 
 
 def tree_of(config: Config) -> Group:
-    """The tree that holds the values of either kind of config."""
+    """Return the tree that holds the values of either kind of config."""
     return config if isinstance(config, CompilerConfig) else root_of(config)
 
 
 def cache_key_paths() -> frozenset[str]:
-    """The paths of `freeze` whose values must be part of a cache key."""
+    """Return the paths of `freeze` that belong to a cache key."""
     return frozenset(path for path, row in walk(OptionTree) if row.cached)
 
 
 def mode_warnings(config: Config) -> tuple[str | None, list[str]]:
-    """The text of the warning about options that do nothing in the chosen mode, or None, and the paths that
-    it lists. The caller warns.
+    """Return the warning about options without effect in the chosen mode, or None, and the paths that it
+    lists.
+
+    The caller emits the warning.
     """
     if not isinstance(config, CompilerConfig):
         return None, []
@@ -119,7 +123,7 @@ def mode_warnings(config: Config) -> tuple[str | None, list[str]]:
 
 
 def deprecations(config: Config) -> list[str]:
-    """The texts of the DeprecationWarnings this config calls for."""
+    """Return the texts of the DeprecationWarnings for this config."""
     found: list[str] = []
     for path, row in walk(type(config)):
         value = cell(config, path).raw if row.deprecated else None

@@ -1,1 +1,1 @@
-"""Looking into graphs: what passes made of them, what nodes computed, what recordings hold."""
+"""Inspect graphs: the results of passes, the values of nodes, the contents of recordings."""

@@ -1,4 +1,4 @@
-"""The old import path of `torchair._ge_concrete_graph`: the same modules under another name."""
+"""Provide the old import path of `torchair._ge_concrete_graph`: the same modules under another name."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Memory that somebody else owns, as tensors: caches that are moved between machines."""
+"""Create tensors over external memory, such as caches that move between machines."""
 
 from __future__ import annotations
 
@@ -20,18 +20,32 @@ DTYPES = (
 
 
 def create_npu_tensors(shape: list[int], dtype: torch.dtype, addresses: list[int]) -> list[torch.Tensor]:
-    """A contiguous tensor of this shape and type over each address. The memory is not ours: it must stay for
-    as long as the tensors are used, and they never free it.
+    """Create a contiguous tensor of this shape and type over each address.
 
-    Where an address points is asked of the drivers: memory of an NPU or a CUDA device gives tensors there,
-    everything else is the host's.
+    The tensors do not own the memory: it must stay allocated as long as they are used, and they never free
+    it. The device drivers report what an address points to: memory of an NPU or CUDA device becomes a tensor
+    of that device, all other memory a CPU tensor.
+
+    Args:
+        shape: Sizes of each tensor.
+        dtype: Data type of each tensor.
+        addresses: Memory addresses, one for each tensor.
+
+    Returns:
+        One tensor per address.
+
+    Raises:
+        TypeError: `shape` or `addresses` are not lists of int, or `dtype` is not a torch.dtype.
+        ValueError: External memory of this type is not supported.
     """
     _check("shape", shape)
     _check("addresses", addresses)
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype must be a torch.dtype, got {dtype!r}")
     if dtype not in DTYPES:
-        raise ValueError(f"{dtype} cannot lie over foreign memory; these can: {', '.join(map(str, DTYPES))}")
+        raise ValueError(
+            f"cannot create tensors of {dtype} over external memory; supported: {', '.join(map(str, DTYPES))}"
+        )
     return [_over(address, shape, dtype) for address in addresses]
 
 
@@ -39,7 +53,9 @@ def _over(address: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tenso
     nbytes = math.prod(shape) * dtype.itemsize
     if any(size < 0 for size in shape) or (nbytes and address <= 0):
         raise NotPossible(
-            "no tensor can lie there", got=f"address {address:#x}, shape {list(shape)}", next="check both"
+            "cannot create a tensor at this address",
+            got=f"address {address:#x}, shape {list(shape)}",
+            next="check the address and the shape",
         )
     device = device_at(address) if address > 0 else torch.device("cpu")
     return borrow_memory(address, nbytes, dtype, device).view(tuple(shape))

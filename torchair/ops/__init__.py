@@ -1,5 +1,5 @@
-"""Our torch.library ops, each with its fake (shape) function; `torchair.ops.npu_…` is an op of the `npu`
-library. Beside them, what models say about streams and events.
+"""Provide torchair's operators with their fake kernels, and calls for streams and events in models.
+`torchair.ops.npu_…` is an op of the `npu` library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     npu_fused_infer_attention_score_v2: Any
 
 _DEFINED = (print_tensor, save_tensor, stream_ops)
-"""Their ops are there as soon as this package is."""
+"""Importing these modules registers their ops."""
 
 __all__ = [
     "npu",
@@ -36,65 +36,109 @@ __all__ = [
 ]
 
 _TEXTS = {
-    "npu_fused_infer_attention_score": """Attention of a query to keys and values, in whole or by pages;
-    lengths of sequences are tensors on the device. (attention, log-sum-exp), the latter empty unless asked
-    for.
+    "npu_fused_infer_attention_score": """Compute attention of a query to dense or paged keys and values.
+    The lengths of sequences are tensors on the device. Returns (attention, log-sum-exp); the latter is
+    empty unless requested.
     """,
-    "npu_fused_infer_attention_score_v2": """As `npu_fused_infer_attention_score`, with the names and the
-    number formats of the second version, and without shared prefixes.
+    "npu_fused_infer_attention_score_v2": """Compute attention like `npu_fused_infer_attention_score`, with
+    the argument names and number formats of the second version, and without shared prefixes.
     """,
 }
-"""Operators that have a text of their own here."""
+"""Operators with an explicit docstring."""
 
 
 def npu_print(*args: Any, summarize_size: int = 3, tensor_detail: bool = False) -> None:
-    """Print texts, numbers and tensors, at least one of these, with spaces between: at once or, inside a
-    graph, whenever it runs. Of long dimensions the first and last `summarize_size` elements are shown, -1
-    shows all; `tensor_detail` adds shape and dtype.
+    """Print texts, numbers and at least one tensor, separated by spaces, immediately or on every run of a
+    graph.
+
+    Args:
+        *args: Texts, numbers and tensors; at least one tensor.
+        summarize_size: Number of elements to show at each end of long dimensions; -1 shows all.
+        tensor_detail: Whether to add shape and dtype.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: There is no tensor, or `summarize_size` is not valid.
+
+    Example:
+        >>> torchair.ops.npu_print("x =", x)
     """
     print_tensor.print_all(args, summarize_size, tensor_detail)
 
 
 def record() -> torch.Tensor:
-    """A token for this point of the current stream, for `wait`."""
+    """Record this point of the current stream.
+
+    Returns:
+        A token for `wait`.
+    """
     return torch.ops.air.record()
 
 
 def wait(tensors: list[torch.Tensor]) -> None:
-    """The current stream goes on when those that made these tensors, or tokens of `record`, have come so
-    far.
+    """Let the current stream wait until these tensors are computed.
+
+    Args:
+        tensors: Tensors, or tokens of `record`; at least one.
+
+    Raises:
+        ValueError: `tensors` is not a list of tensors, or it is empty.
     """
     is_list = isinstance(tensors, list | tuple)
     if not is_list or not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
-        raise ValueError(f"wait takes a list of tensors, at least one; it got {tensors!r}")
+        raise ValueError(f"wait expects a list with at least one tensor, got {tensors!r}")
     torch.ops.air.wait(list(tensors))
 
 
 def npu_create_tagged_event(tag: str) -> stream_ops.Event:
-    """A new event of that name, to be made outside of compiled functions; a name is given once."""
+    """Create a named event. Call this outside of compiled functions.
+
+    Args:
+        tag: Unique name of the event.
+
+    Returns:
+        The event.
+
+    Raises:
+        TypeError: `tag` is not a str.
+        ValueError: An event of this name exists already.
+    """
     if not isinstance(tag, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users pass anything
-        raise TypeError(f"the tag of an event is to be str, not {tag!r}")
+        raise TypeError(f"the tag of an event must be a str, got {tag!r}")
     return stream_ops.create_event(tag)
 
 
 def npu_tagged_event_record(event: stream_ops.Event) -> None:
-    """The event is this point of the current stream."""
+    """Record the event at this point of the current stream.
+
+    Args:
+        event: An event of `npu_create_tagged_event`.
+    """
     torch.ops.air.tagged_event_record(stream_ops.tag_of(event))
 
 
 def npu_tagged_event_wait(event: stream_ops.Event) -> None:
-    """The current stream goes on when the event's point is reached."""
+    """Let the current stream wait for the event.
+
+    Args:
+        event: An event of `npu_create_tagged_event`.
+    """
     torch.ops.air.tagged_event_wait(stream_ops.tag_of(event))
 
 
 def npu_record_tagged_stream(input: torch.Tensor, tagged_stream: str) -> None:
-    """The memory of `input` stays until the stream of that tag has come so far."""
+    """Keep the memory of `input` until the work of a stream up to this point is done.
+
+    Args:
+        input: A tensor that the stream uses.
+        tagged_stream: Tag of the stream.
+    """
     torch.ops.air.record_tagged_stream_(input, tagged_stream)
 
 
 def __getattr__(name: str) -> Any:
-    """A sub-module, or an operator: `torchair.ops.npu_rms_norm` is `torch.ops.npu.npu_rms_norm`. The library
-    is loaded when something of it is asked for.
+    """Return a submodule, or an operator: `torchair.ops.npu_rms_norm` is `torch.ops.npu.npu_rms_norm`. The
+    library is loaded on first access.
     """
     if find_spec(f"{__name__}.{name}") is not None:
         return lazy_getattr(__name__, {}, name)

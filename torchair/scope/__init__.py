@@ -1,7 +1,7 @@
-"""Scopes around a part of a model: streams, cores, kernels, watchdogs, dumps.
+"""Apply scopes to a part of a model: streams, cores, kernels, timeouts, dumps.
 
-In a graph a scope is a pair of nodes, and what is between them gets the attributes of the scope; outside of a
-graph it does nothing. Blocks must not contain graph breaks.
+In a graph, a scope is a pair of nodes; the nodes between them get the attributes of the scope. In eager mode
+it has no effect. A block must not contain graph breaks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Scope:
-    """`with` this, the ops of a graph have these attributes; of equal ones that of the inner scope counts."""
+    """Context manager that sets attributes of ops in a graph; an inner scope overrides an outer one."""
 
     def __init__(self, attributes: dict[str, str]) -> None:
         self._keys = list(attributes.keys())
@@ -38,7 +38,23 @@ class Scope:
 
 
 def npu_stream_switch(stream_tag: str, stream_priority: int = 0, enable_inner_parallel: bool = True) -> Scope:
-    """`with` this, ops run on the stream of that tag; equal tags are one stream."""
+    """Run the ops of the block on the stream with this tag.
+
+    Args:
+        stream_tag: Name of the stream; equal tags name the same stream.
+        stream_priority: Priority of the stream.
+        enable_inner_parallel: Whether the ops of the block may run in parallel.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+
+    Example:
+        >>> with torchair.scope.npu_stream_switch("side"):
+        ...     y = x @ w
+    """
     _check("stream_tag", stream_tag, str)
     _check("stream_priority", stream_priority, int)
     _check("enable_inner_parallel", enable_inner_parallel, bool)
@@ -52,8 +68,18 @@ def npu_stream_switch(stream_tag: str, stream_priority: int = 0, enable_inner_pa
 
 
 def super_kernel(scope: str | None, options: str = "") -> Scope:
-    """`with` this, ops are one unit of code generation of that name. `options` are `key=value`, separated by
-    colons; no name takes an inner block out again.
+    """Compile the ops of the block as one kernel with this name.
+
+    Args:
+        scope: Name of the super kernel; None excludes the block from the enclosing super kernel.
+        options: `key=value` pairs, separated by colons.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: `options` has an unknown key or an invalid value.
     """
     if scope is None:
         return Scope({stream_ops.SUPER_KERNEL: "", stream_ops.SUPER_KERNEL_OPTIONS: ""})
@@ -63,7 +89,7 @@ def super_kernel(scope: str | None, options: str = "") -> Scope:
 
 
 class StreamLimit(Scope):
-    """A limit of the cores of a stream. Which one, a pass reads off the stream that its first node is on."""
+    """Limit the cores of a stream. A pass reads the stream from the first node in the block."""
 
     def __init__(self, attributes: dict[str, str], stream: Any) -> None:
         super().__init__({**attributes, **dict.fromkeys(stream_ops.LIMITED_STREAM, "")})
@@ -75,12 +101,20 @@ class StreamLimit(Scope):
 
 
 def limit_core_num(op_aicore_num: int, op_vectorcore_num: int) -> Scope:
-    """`with` this, an op uses at most so many cores: SMs of a CUDA device, threads of a CPU."""
+    """Limit the cores that each op of the block uses: SMs of a CUDA device, threads of a CPU.
+
+    Args:
+        op_aicore_num: Maximum number of cube cores.
+        op_vectorcore_num: Maximum number of vector cores.
+
+    Returns:
+        A context manager.
+    """
     return Scope(core_limits(op_aicore_num, op_vectorcore_num))
 
 
 def core_limits(op_aicore_num: int, op_vectorcore_num: int) -> dict[str, str]:
-    """The attributes of such a scope."""
+    """Return the attributes of a core limit scope."""
     _check("op_aicore_num", op_aicore_num, int)
     _check("op_vectorcore_num", op_vectorcore_num, int)
     limits = (str(op_aicore_num), str(op_vectorcore_num))
@@ -88,29 +122,51 @@ def core_limits(op_aicore_num: int, op_vectorcore_num: int) -> dict[str, str]:
 
 
 def op_never_timeout(enable: bool = True) -> Scope:
-    """`with` this, the device never gives up on an op that takes long. A hint for Ascend hardware: it is
-    written into the graph, and nothing here has such a watchdog.
+    """Disable the device timeout for the ops of the block.
+
+    This is a hint for Ascend hardware that is written into the graph. It has no effect on other devices.
+
+    Args:
+        enable: Whether ops may run without a timeout.
+
+    Returns:
+        A context manager.
     """
     _check("enable", enable, bool)
     return Scope({stream_ops.NEVER_TIMEOUT: str(enable)})
 
 
 def data_dump() -> Scope:
-    """`with` this, the tensors of ops are dumped, where `dump_config` switches dumps on."""
+    """Dump the tensors of the ops in the block, if `dump_config` enables dumps.
+
+    Returns:
+        A context manager.
+    """
     return Scope({stream_ops.DATA_DUMP: "True"})
 
 
 def npu_wait_tensor(self: torch.Tensor, dependency: torch.Tensor) -> torch.Tensor:
-    """`self`, whose later uses wait for `dependency`; only inside of a compiled function."""
+    """Return `self`; all later uses of the result wait for `dependency`.
+
+    Args:
+        self: The tensor that is returned.
+        dependency: The tensor that must be computed first.
+
+    Returns:
+        `self`.
+
+    Raises:
+        RuntimeError: The call is not inside a compiled function.
+    """
     if not torch.compiler.is_compiling():
         raise NotImplementedError(
-            "npu_wait_tensor orders the ops of a graph: compile the function that calls it with torch.compile"
+            "npu_wait_tensor works only in a compiled graph: compile the calling function with torch.compile"
         )
     torch.ops.air.wait_tensor(self, dependency)
-    # During tracing the op takes over the name of `self`: whoever reads it reads what the op returned.
+    # During tracing the op replaces `self` under its name: later readers of `self` read the result of the op.
     return self
 
 
 def _check(name: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise TypeError(f"{name} is to be {kind.__name__}, not {value!r}")
+        raise TypeError(f"{name} must be {kind.__name__}, got {value!r}")

@@ -1,7 +1,8 @@
-"""An `npu` device on any machine: `torchair.sim.install()`.
+"""Simulate an `npu` device on any machine: `torchair.sim.install()`.
 
-Its tensors lie in the memory of another device, whose kernels do the work; everything above kernels (devices,
-streams, events, graphs, memory, generators, precision) is what torch and its users see of a device.
+Its tensors are in the memory of another device, which also runs the kernels. The simulation provides
+everything above kernels that torch and user code see of a device: devices, streams, events, graphs, memory,
+generators, precision.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The simulated device for who asks by name: `import torch_npu`, or TORCHAIR_SIM_NPU in the environment."""
+"""Install the simulated device on request: `import torch_npu`, or TORCHAIR_SIM_NPU in the environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchair.core.environment import text_of
 from torchair.core.errors import BadOption
 from torchair.core.registries.vendor_plugin import PLUGIN
 from torchair.sim.install import install, is_installed
-from torchair.sim.module_aliases import HOMES
+from torchair.sim.module_aliases import ALIASES
 
 DEVICES = "TORCHAIR_SIM_DEVICES"
 BACKING = "TORCHAIR_SIM_BACKING"
@@ -18,11 +18,11 @@ MEMORY = "TORCHAIR_SIM_MEMORY"
 
 
 def provided() -> ModuleType:
-    """Install the device as the environment says, unless there is one. What `import torch_npu` gives."""
+    """Install the device from the environment unless there is one; returns the module `torch_npu`."""
     if not is_installed():
         devices, memory = _number(DEVICES, text_of(DEVICES)), _number(MEMORY, text_of(MEMORY))
         install(devices, text_of(BACKING), memory=memory)
-    sys.modules[PLUGIN] = module = importlib.import_module(HOMES[PLUGIN])
+    sys.modules[PLUGIN] = module = importlib.import_module(ALIASES[PLUGIN])
     return module
 
 
@@ -30,4 +30,4 @@ def _number(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise BadOption(f"{name} is not a number", got=repr(text)) from None
+        raise BadOption(f"{name} must be a number", got=repr(text)) from None

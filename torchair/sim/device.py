@@ -1,4 +1,4 @@
-"""The simulated device as the rest of torchair asks for devices."""
+"""Describe the simulated device to the rest of torchair."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from torchair.devices.input_copy_nodes import Copy
 from torchair.devices.npu import Npu
 from torchair.sim.native import shim
 from torchair.sim.npu.graphs import is_current_stream_capturing
-from torchair.sim.python_device import Plain
+from torchair.sim.python_device import PythonShim
 
 
-class OnBacking:
-    """The device whose memory and kernels it has."""
+class BackingDevice:
+    """The device that owns the memory and runs the kernels."""
 
     def __init__(self, kind: str) -> None:
         self.device = torch.device(kind) if kind == "cpu" else torch.device(kind, 0)
 
     def show(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor there."""
+        """Return the tensor on the backing device."""
         return shim().show(tensor)
 
     def bound(self, program: Call, written: Sequence[int], device: torch.device) -> Call:
-        """The program, run there."""
+        """Bind the program to the backing device."""
         memo, places, index = shim().Memo(), list(written), device.index or 0
         run_program = shim().run_program
 
@@ -41,13 +41,13 @@ class OnBacking:
 
 
 class SimulatedNpu(Npu):
-    """Code for it is generated for its backing device."""
+    """The simulated device. Code for it is generated for its backing device."""
 
-    calls_host = True  # ops that print are kept by graphs as any other
+    calls_host = True  # graphs keep ops that print like any other op
 
     def __init__(self, backing: str) -> None:
         super().__init__("npu")
-        self.backing = OnBacking(backing)
+        self.backing = BackingDevice(backing)
         row = get_device(self.backing.device)
         self.betters = row.betters
         self.ways = row.ways
@@ -63,8 +63,8 @@ class SimulatedNpu(Npu):
         return graph, outputs
 
     def why_no_graphs(self) -> str | None:
-        if isinstance(shim(), Plain):
-            return f"the C++ part of the simulated npu device cannot be built: {shim().why}"
+        if isinstance(shim(), PythonShim):
+            return f"cannot build the C++ part of the simulated npu device: {shim().why}"
         return super().why_no_graphs()
 
     def stream_handle(self) -> Callable[[int], int]:

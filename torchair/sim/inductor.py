@@ -1,5 +1,5 @@
-"""`torch.compile` without a backend: Inductor has no code for the simulated device. Its graphs are compiled
-as those of graph mode are, with the code that Inductor has for the backing device.
+"""Compile graphs for `torch.compile` without a backend. Inductor has no code for the simulated device, so
+they are compiled as in graph mode, with Inductor's code for the backing device.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torchair.configs.compiler_config import CompilerConfig
 
 
 def compile_default(gm: fx.GraphModule, inputs: Sequence[Any], *, records: bool) -> Callable[..., Any]:
-    """What Dynamo calls. As with Inductor, graphs are recorded with `mode="reduce-overhead"` and its like."""
+    """Compile a graph for Dynamo. As in Inductor, modes like `reduce-overhead` record graphs."""
     config = CompilerConfig()
     config.engine_config.codegen = "inductor"
     if records:

@@ -1,4 +1,4 @@
-"""The C++ part of the simulated device: built once, loaded from then on."""
+"""Build and load the C++ part of the simulated device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from torchair.core.errors import first_line
 from torchair.core.log import warn_if_slow
 from torchair.core.native.cpp_extension import Extension
-from torchair.sim.python_device import Plain
+from torchair.sim.python_device import PythonShim
 
 FOLDER = Path(__file__).with_name("shim")
 EXTENSION = Extension("torchair_sim", FOLDER / "shim.cpp", tuple(sorted(FOLDER.glob("*.h"))))
@@ -18,9 +18,7 @@ EXTENSION = Extension("torchair_sim", FOLDER / "shim.cpp", tuple(sorted(FOLDER.g
 
 @cache
 def shim() -> Any:
-    """The extension, which is compiled the first time on a machine, in a minute; what Python can do of it
-    where that fails.
-    """
+    """Return the extension, compiled once per machine (a minute), or else its Python replacement."""
     try:
         path = EXTENSION.library()
         if not path.exists():
@@ -28,7 +26,7 @@ def shim() -> Any:
                 EXTENSION.build(path)
         return _loaded(path)
     except Exception as error:
-        return Plain(first_line(error), error)
+        return PythonShim(first_line(error), error)
 
 
 def _loaded(path: Path) -> ModuleType:

@@ -1,4 +1,4 @@
-"""The simulated device without its C++ part: one device, whose ops Python runs on the host's tensors."""
+"""Simulate the device without the C++ part: one device, with ops that Python runs on host tensors."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from torchair.core.torch_private.operators.schemas import OpOverload
 aten = torch.ops.aten
 COMPILER = "install a C++ compiler (g++ or clang++)"
 TAKE_INDICES = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
-"""Ops that take indices of the host, too."""
+"""Ops that also accept indices on the host."""
 
 
 def npu() -> torch.device:
-    """The one there is."""
+    """Return the only device."""
     return torch.device("npu", 0)
 
 
-class Hosts:
-    """The tensors of one call, as those of the host."""
+class HostCall:
+    """Convert the tensors of one call to host tensors and back."""
 
     def __init__(self) -> None:
         self.given: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def show(self, value: Any) -> Any:
-        """A value for the host."""
+        """Convert a value to the host."""
         if isinstance(value, torch.device) and value.type == "npu":
             if value.index:
                 raise RuntimeError(f"NPU error: invalid device ordinal {value.index}; there is one device")
@@ -50,7 +50,7 @@ class Hosts:
         return host
 
     def hide(self, value: Any) -> Any:
-        """A result for who uses the device: the argument that it is, a view of one, or new."""
+        """Convert a result to the device: to the argument itself, a view of it, or a new tensor."""
         if not isinstance(value, torch.Tensor):
             return value
         if value.layout is not torch.strided:
@@ -67,7 +67,7 @@ class Hosts:
         return made
 
     def follow(self) -> None:
-        """Arguments that were resized lie elsewhere."""
+        """Update arguments that were resized, because their memory moved."""
         for tensor, host in self.given:
             is_moved = tensor.untyped_storage().data_ptr() != host.untyped_storage().data_ptr()
             if is_moved or (tensor.shape, tensor.stride()) != (host.shape, host.stride()):
@@ -75,8 +75,8 @@ class Hosts:
 
 
 def run_op(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """One op of the device."""
-    hosts = Hosts()
+    """Run one op of the device."""
+    hosts = HostCall()
     name = op._schema.name
     _check_devices(op, [*leaves(args), *leaves(kwargs)])
     if name == "aten::set_":
@@ -87,14 +87,14 @@ def run_op(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
         return args[1]
     shown, rest = tree_map(hosts.show, args), tree_map(hosts.show, kwargs)
     if rest.get("pin_memory"):
-        raise RuntimeError("only dense tensors of the host can be pinned")
+        raise RuntimeError("only dense CPU tensors can be pinned")
     made = _of_host(op, shown)(*shown, **rest)
     hosts.follow()
     return tree_map(hosts.hide, made)
 
 
 def _of_host(op: OpOverload, args: Sequence[Any]) -> Callable[..., Any]:
-    """The op for tensors of the host; the overload for numbers where one came as a tensor."""
+    """Return the op for host tensors; the overload for numbers if a tensor became a number."""
     if op in CONVOLUTIONS:
         return CONVOLUTIONS[op]
     pairs = zip(op._schema.arguments, args, strict=False)
@@ -111,7 +111,7 @@ def _convolution_backward(grad: Any, x: Any, weight: Any, *how: Any) -> Any:
 
 
 def _convolution(*args: Any) -> torch.Tensor:
-    """Rows one after another, as torch foretells it for such devices."""
+    """Run a convolution with contiguous results, as the fake kernel of torch assumes for such devices."""
     return aten.convolution(*args).contiguous()
 
 
@@ -119,7 +119,7 @@ CONVOLUTIONS: dict[Any, Callable[..., Any]] = {
     aten.convolution_overrideable.default: _convolution,
     aten.convolution_backward_overrideable.default: _convolution_backward,
 }
-"""What torch calls for devices that it knows nothing of."""
+"""Ops that torch calls for custom devices."""
 
 
 def _check_devices(op: OpOverload, values: Sequence[Any]) -> None:
@@ -135,8 +135,8 @@ def _check_devices(op: OpOverload, values: Sequence[Any]) -> None:
         )
 
 
-class Plain:
-    """What the C++ part gives, as far as Python can."""
+class PythonShim:
+    """Python replacement of the C++ part, with fewer features."""
 
     DEVICE_TYPE = 20
 
@@ -153,64 +153,64 @@ class Plain:
         )
 
     class Memo:
-        """Nothing is learnt."""
+        """Empty placeholder of the C++ class."""
 
     def install(self, devices: int, backing: str, memory: int) -> None:
-        """Torch knows the device."""
+        """Register the device with torch."""
         self._memory = memory
         register_device()
         run_ops_by(run_op, [*CONVOLUTIONS])
 
     def setup(self) -> tuple[int, str, int]:
-        """As it was installed."""
+        """Return the arguments of the installation."""
         return 1, "cpu", self._memory
 
     def device_count(self) -> int:
-        """One."""
+        """Return 1."""
         return 1
 
     def current_device(self) -> int:
-        """The one."""
+        """Return the index of the only device."""
         return 0
 
     def set_device(self, index: int) -> None:
-        """There is no other."""
+        """Do nothing: there is only one device."""
 
     def total_memory(self, index: int) -> int:
-        """As it was installed."""
+        """Return the memory size given to `install`."""
         return self._memory
 
     def synchronize(self, index: int) -> None:
-        """All is done when it is given."""
+        """Do nothing: work runs synchronously."""
 
     def current_stream(self, index: int) -> int:
-        """The default stream."""
+        """Return the default stream."""
         return 0
 
     def set_stream(self, index: int, stream: int) -> None:
-        """There is no other."""
+        """Do nothing: there is only one stream."""
 
     def is_capturing(self, index: int) -> bool:
-        """There are no graphs."""
+        """Return False: there are no graphs."""
         return False
 
     def empty_cache(self) -> None:
-        """There is none."""
+        """Do nothing: there is no cache."""
 
     def default_generator(self, index: int) -> torch.Generator:
-        """The host's."""
+        """Return the generator of the host."""
         return torch.default_generator
 
     def device_at(self, address: int) -> int | None:
-        """Addresses are the host's."""
+        """Return None: all addresses are on the host."""
         return None
 
     def show(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor on the host."""
+        """Return the tensor on the host."""
         return host_of(tensor)
 
     def run_program(self, program: Any, args: list[Any], written: Any, index: int, memo: Any) -> list[Any]:
-        """A program of the host, called with tensors of the device."""
-        hosts = Hosts()
+        """Call a program of the host with tensors of the device."""
+        hosts = HostCall()
         made = program([hosts.show(arg) for arg in args])
         return [hosts.hide(value) for value in made]

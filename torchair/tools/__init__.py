@@ -1,1 +1,1 @@
-"""Commands for people who build on torchair."""
+"""Provide command line tools for users who extend torchair."""

@@ -1,6 +1,6 @@
-"""`python -m torchair.tools.converter_test [PREFIX]`: run the declared cases of converters against eager.
+"""Run `python -m torchair.tools.converter_test [PREFIX]`: compare declared cases of converters with eager.
 
-Modules with converters of your own are named with `--load`; the exit status is 1 when a case fails.
+Name modules with user-defined converters with `--load`. The exit status is 1 if a case fails.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m torchair.tools.converter_test", description="Run declared cases of converters."
     )
-    parser.add_argument("prefix", nargs="?", default="", help="only ops whose name starts so: aten.add, add")
-    parser.add_argument("--load", action="append", default=[], metavar="MODULE", help="import this first")
+    parser.add_argument("prefix", nargs="?", default="", help="run only ops with this prefix: aten.add, add")
+    parser.add_argument(
+        "--load", action="append", default=[], metavar="MODULE", help="import this module first"
+    )
     parser.add_argument("--codegen", default="eager", choices=("eager", "reference", "inductor"))
     parser.add_argument("--dynamic", action="store_true", help="compile with symbolic sizes")
     given = parser.parse_args(arguments)

@@ -482,7 +482,7 @@ def test_wrong_arguments_are_named() -> None:
         torchair.explain(torch.sin, torch.ones(2), compiler_config={"mode": "max-autotune"})  # type: ignore[arg-type]
     with pytest.raises(BadOptionType, match="custom_decompositions must map"):
         torchair.get_npu_backend(custom_decompositions=[1])  # type: ignore[arg-type]
-    with pytest.raises(Exception, match="options= takes names of options"):
+    with pytest.raises(Exception, match="options= expects option names as keys"):
         torch.compile(torch.sin, backend="npu", options={1: 2})(torch.ones(2))  # type: ignore[dict-item]
 
 

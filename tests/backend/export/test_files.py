@@ -231,4 +231,4 @@ def test_what_is_no_array(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     torchair.dynamo_export(torch.ones(3), model=nn.ReLU(), export_path=str(tmp_path))
     (tmp_path / "x.npy").write_bytes(b"hello")
     assert main(["run", str(tmp_path / "export.air"), "--input", str(tmp_path / "x.npy")]) == 2
-    assert "is no array of numbers" in capsys.readouterr().err
+    assert "is not a numeric array" in capsys.readouterr().err

@@ -268,7 +268,7 @@ def test_what_is_no_data_is_refused() -> None:
         pack([lambda: 1])
     with pytest.raises(NotPossible, match="no data"):
         pack(torch.Generator())
-    with pytest.raises(NotPossible, match="event 'a' lives in this process"):
+    with pytest.raises(NotPossible, match="event 'a' cannot be serialized"):
         pack(stream_ops.Event("a"))
 
 

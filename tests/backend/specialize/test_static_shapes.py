@@ -122,7 +122,7 @@ def test_kept_in_the_build_dir(tmp_path: Path, untouched: Path, monkeypatch: pyt
 def test_unusable_build_dir_is_refused_or_warned_of(tmp_path: Path) -> None:
     group = torchair.CompilerConfig().experimental_config.aclgraph
     (tmp_path / "link").symlink_to(tmp_path)
-    with pytest.raises(ValueError, match=r"build_dir cannot be a directory: .*link is a link"):
+    with pytest.raises(ValueError, match=r"build_dir cannot be a directory: .*link is a symbolic link"):
         group._aclnn_static_shape_kernel_build_dir = str(tmp_path / "link" / "below")
     (tmp_path / OUTPUTS).write_text("in the way")  # since it was assigned
     late = job(Diagnostics(), outputs_below(str(tmp_path)))

@@ -81,7 +81,7 @@ def test_a_link_that_comes_late_is_replaced_not_followed(tmp_path: Path) -> None
 def test_failed_write_warns(tmp_path: Path) -> None:
     told = Diagnostics()
     with (
-        pytest.warns(DegradedWarning, match="a page was not written: FileNotFoundError"),
+        pytest.warns(DegradedWarning, match="cannot write a page: FileNotFoundError"),
         WarnOnWriteError(told, "a page"),
     ):
         write_text(tmp_path / "no/such", "text")

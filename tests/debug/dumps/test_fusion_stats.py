@@ -83,7 +83,7 @@ def test_what_is_switched_off_matches_without_effect(written: Any) -> None:
 def test_fusion_result_write_failure_only_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / FILE).symlink_to(tmp_path / "elsewhere")
-    with pytest.warns(DegradedWarning, match="fusion_result.json was not written: NotPossible"):
+    with pytest.warns(DegradedWarning, match="cannot write .*fusion_result.json: NotPossible"):
         assert compile_fn(torch.sin, {STAT: "2"})(torch.zeros(3)).tolist() == [0.0] * 3
     assert not (tmp_path / "elsewhere").exists()
 

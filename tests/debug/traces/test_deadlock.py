@@ -186,7 +186,7 @@ def test_another_mode_is_reported_and_never_competes(
     trace = Trace().talk(1, "aiv_a", Schem_Mode=0).talk(2, "aiv_b").task(2, "EVENT_RECORD_1")
     assert check_trace(written(tmp_path, trace.events), CORES) == []
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == "stream1 task 0 aiv_a: Schem Mode is not 1, its cores are not checked"
+    assert printed[0] == "stream1 task 0 aiv_a: not checked, because its Schem Mode is not 1"
     assert len(printed) == 2
 
 

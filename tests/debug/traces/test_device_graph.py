@@ -125,7 +125,9 @@ def test_a_graph_that_cannot_be_written_is_recorded_all_the_same(
             raise OSError("disk full")
 
     files = TraceFiles("graph_7", CPU, tmp_path, Diagnostics(), checks=True)
-    with pytest.warns(DegradedWarning, match="a recording has no trace, and no deadlock check: .*disk full"):
+    with pytest.warns(
+        DegradedWarning, match="cannot write the trace of a recording or check it for deadlocks: .*disk full"
+    ):
         files.recorded(Broken.__new__(Broken))
 
 

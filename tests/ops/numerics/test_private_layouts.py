@@ -106,7 +106,7 @@ def test_only_int8_matrices_are_cut_into_blocks(x: torch.Tensor, layout: int) ->
 @pytest.mark.parametrize("value", ["soon", "2147483648", "1.5"])
 def test_the_time_to_wait_is_a_number(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACL_STREAM_TIMEOUT", value)
-    with pytest.raises(RuntimeError, match="ACL_STREAM_TIMEOUT is no 32-bit integer"):
+    with pytest.raises(RuntimeError, match="ACL_STREAM_TIMEOUT must be a 32-bit integer"):
         torchair.npu_format_cast_via_cpu(torch.zeros(2, 2, dtype=torch.int8), 29)
 
 
@@ -136,7 +136,7 @@ def test_the_stream_is_waited_for(
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
     monkeypatch.setenv("ACL_STREAM_TIMEOUT", limit)
     if outcome == "gives up":
-        with pytest.raises(RuntimeError, match="not done within 1 ms"):
+        with pytest.raises(RuntimeError, match="did not finish within 1 ms"):
             private_layouts._synchronize(torch.device("cuda"))
     else:
         private_layouts._synchronize(torch.device("cuda"))

@@ -59,7 +59,7 @@ def test_what_is_no_event_or_tensor_is_refused() -> None:
     for call in (torchair.ops.npu_tagged_event_record, torchair.ops.npu_tagged_event_wait):
         with pytest.raises(ValueError, match="npu_create_tagged_event"):
             call("unknown")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="the tag of an event is to be str, not 3"):
+    with pytest.raises(TypeError, match="the tag of an event must be a str, got 3"):
         torchair.ops.npu_create_tagged_event(3)  # type: ignore[arg-type]
     for wrong in ([], None, [1], [torch.ones(1), None], torch.ones(1), torch.ones(2), 3):
         with pytest.raises(ValueError, match="a list of tensors"):

@@ -35,8 +35,13 @@ _FUSED = (
 )
 _BOTH = ("forward", "backward")
 MISSES = (
-    Miss("sparse.sampled_addmm", ("forward", "out", "resized_out", "backward"), "strided ones only", _LAYOUT),
-    Miss("to_sparse", _BOTH, "strided ones only", _LAYOUT),
+    Miss(
+        "sparse.sampled_addmm",
+        ("forward", "out", "resized_out", "backward"),
+        "only plain strided tensors",
+        _LAYOUT,
+    ),
+    Miss("to_sparse", _BOTH, "only plain strided tensors", _LAYOUT),
     Miss("nn.functional.linear_cross_entropy:chunked", _BOTH, "not close", _PRESET, LOW, True),
     Miss("nn.functional.linear_cross_entropy:chunked_none", _BOTH, "not close", _PRESET, LOW, True),
     Miss("nn.functional.scaled_dot_product_attention", _BOTH, "not close|strides", _FUSED, (), True),

@@ -69,7 +69,7 @@ WRITTEN: dict[str, Callable[[], torch.Tensor]] = {
 def test_unwritten_memory_is_not_read(case: str) -> None:
     with (
         memory_checked(),
-        pytest.raises(RuntimeError, match=r"uninitialised memory: aten::\w+ .*test_memory.py"),
+        pytest.raises(RuntimeError, match=r"uninitialized memory: aten::\w+ .*test_memory.py"),
     ):
         READS[case]()
 
@@ -91,7 +91,7 @@ def test_what_was_there_before_counts_as_written() -> None:
 def test_in_every_order(seed: int) -> None:
     with interleaved(seed), memory_checked():
         assert ((torch.ones(4, device="npu") * 2).exp() > 0).all()
-        with pytest.raises(RuntimeError, match="uninitialised memory"):
+        with pytest.raises(RuntimeError, match="uninitialized memory"):
             fresh(3) + 1
 
 
@@ -104,7 +104,7 @@ def test_captured() -> None:
         x.zero_()
         graph.replay()
         assert y.cpu().isfinite().all()
-        with pytest.raises(RuntimeError, match="uninitialised memory"):
+        with pytest.raises(RuntimeError, match="uninitialized memory"):
             fresh(3) + y[:3]
 
 

@@ -238,7 +238,7 @@ def test_missing_attribute_error_has_public_name(module: str) -> None:
 
 
 def test_operators_that_are_missing_can_be_added() -> None:
-    with pytest.raises(AttributeError, match=r"torch\.library, to the namespace `npu`"):
+    with pytest.raises(AttributeError, match=r"torch\.library in the namespace `npu`"):
         torch_npu.npu_halve  # noqa: B018
     library = torch.library.Library("npu", "FRAGMENT")
     try:

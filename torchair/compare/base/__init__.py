@@ -1,1 +1,1 @@
-"""Replay calls, measure differences, and describe what differs."""
+"""Replay calls, measure differences, and describe mismatches."""

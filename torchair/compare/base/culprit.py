@@ -1,4 +1,4 @@
-"""What a search for the first wrong node gives back; and the search in passes, over FX and GE graphs."""
+"""Describe the first wrong node, and locate it in passes over FX and GE graphs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import torch
 from torch import fx
 
 from torchair.compare.base.graph_history import FX_PASS, GE_PASS, Snapshot
-from torchair.compare.base.replay_call import RecordedCall, Values, is_unset
+from torchair.compare.base.replay_call import RecordedCall, Values, is_uninitialized
 from torchair.compare.base.tolerances import EXACT, Errors
 from torchair.fxgraph.effects import mutates
 from torchair.ge.graph import OUTPUT_TYPE, ConstantResult, Graph, Op
 from torchair.ge.proto.equality import same_attr
 
-UNSET = "Empty"  # the op that gives memory with whatever is in it
+UNINITIALIZED = "Empty"  # the op that returns uninitialized memory
 Judge = Callable[[Any, Any], Errors]
-"""How far a value is from another."""
+"""Measures the difference between two values."""
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """Who is to blame: of what kind, by name, and what speaks for it."""
+    """The cause of a mismatch: kind, name, and the evidence for it."""
 
     kind: str
     name: str
@@ -35,7 +35,7 @@ class Culprit:
 
 @dataclass(frozen=True)
 class LocatedMismatch:
-    """The first wrong node of a graph. `nodes` are calls of `graph` that show the fault by themselves."""
+    """The first wrong node of a graph. `nodes` are calls of `graph` that reproduce the mismatch."""
 
     culprit: Culprit
     node: fx.Node | None = None
@@ -45,22 +45,22 @@ class LocatedMismatch:
     nodes: tuple[fx.Node, ...] = ()
 
 
-def blame_pass(
-    before: Snapshot, after: Snapshot, scene: RecordedCall, judge: Judge, made_from: fx.GraphModule
+def locate_in_pass(
+    before: Snapshot, after: Snapshot, recorded: RecordedCall, judge: Judge, made_from: fx.GraphModule
 ) -> LocatedMismatch:
-    """The first value that is not what it was before the pass; a GE graph was `made_from` this FX graph."""
+    """Locate the first value that a pass changed; a GE graph was `made_from` this FX graph."""
     if isinstance(before.graph, fx.GraphModule) and isinstance(after.graph, fx.GraphModule):
-        return _fx_pass(before.graph, after, scene, judge)
+        return _fx_pass(before.graph, after, recorded, judge)
     assert isinstance(before.graph, Graph) and isinstance(after.graph, Graph), (
-        "a pass keeps the kind of graph"
+        "a pass does not change the kind of graph"
     )
-    return _ge_pass(before.graph, after, scene, judge, made_from)
+    return _ge_pass(before.graph, after, recorded, judge, made_from)
 
 
-def _fx_pass(before: fx.GraphModule, step: Snapshot, scene: RecordedCall, judge: Judge) -> LocatedMismatch:
+def _fx_pass(before: fx.GraphModule, step: Snapshot, recorded: RecordedCall, judge: Judge) -> LocatedMismatch:
     after = step.graph
-    assert isinstance(after, fx.GraphModule), "a pass keeps the kind of graph"
-    was, now = scene.values(before).values, scene.values(after).values
+    assert isinstance(after, fx.GraphModule), "a pass does not change the kind of graph"
+    was, now = recorded.values(before).values, recorded.values(after).values
     for node, old in fx_matches(before, after).items():
         errors = judge(now[node.name], was[old.name])
         if not errors.ok:
@@ -69,32 +69,33 @@ def _fx_pass(before: fx.GraphModule, step: Snapshot, scene: RecordedCall, judge:
             return LocatedMismatch(
                 culprit, lost, str((lost if lost is not old else node).target), errors, before, (lost,)
             )
-    # All values are right: something is not done any more, or something else is returned.
-    kept = {node.name for node in after.graph.nodes}
-    lost = next((n for n in before.graph.nodes if mutates(n.target) and n.name not in kept), None)
+    # All values are right: the pass removed a side effect, or the graph returns something else.
+    remaining = {node.name for node in after.graph.nodes}
+    lost = next((n for n in before.graph.nodes if mutates(n.target) and n.name not in remaining), None)
     if lost is not None:
-        why = f"{lost.name} wrote an input, and is gone"
+        why = f"{lost.name} wrote an input, and the pass removed it"
         return LocatedMismatch(
             Culprit(FX_PASS, step.title, why), lost, str(lost.target), graph=before, nodes=(lost,)
         )
     return LocatedMismatch(
-        Culprit(FX_PASS, step.title, "all nodes are right, what is returned is not"), graph=before
+        Culprit(FX_PASS, step.title, "all nodes are right, but the graph returns other values"), graph=before
     )
 
 
 def _lost_input(node: fx.Node, old: fx.Node, was: Values, now: Values, judge: Judge) -> tuple[fx.Node, str]:
-    """Where a call reads something else in the place of a node that is gone: that node. Else the call."""
-    kept = {other.name for other in node.graph.nodes}
+    """Return the removed node that a call reads a replacement of, otherwise the call."""
+    remaining = {other.name for other in node.graph.nodes}
     for new, source in zip(_inputs(node), _inputs(old), strict=False):
-        is_gone = source.name not in kept and source.op == "call_function"
+        is_gone = source.name not in remaining and source.op == "call_function"
         if is_gone and not judge(now[new.name], was[source.name]).ok:
-            return source, f"it is gone, and {new.name} is what {node.name} reads"
-    return old, "" if old.name == node.name else f"{node.name} stands in its place"
+            return source, f"the pass removed it, and {node.name} reads {new.name} instead"
+    return old, "" if old.name == node.name else f"{node.name} replaces it"
 
 
 def fx_matches(before: fx.GraphModule, after: fx.GraphModule) -> dict[fx.Node, fx.Node]:
-    """Nodes that should have the same values in both graphs: those of one name, and those that the same call
-    reads in the same place. In the order of the later graph.
+    """Map nodes that should have the same values in both graphs, in the order of the later graph.
+
+    These are nodes with the same name, and nodes that the same call reads at the same place.
     """
     old = {node.name: node for node in before.graph.nodes}
     found = {n: old[n.name] for n in after.graph.nodes if n.name in old and _is_alike(n, old[n.name])}
@@ -109,24 +110,24 @@ def fx_matches(before: fx.GraphModule, after: fx.GraphModule) -> dict[fx.Node, f
     for node in reversed(after.graph.nodes):
         if node in found:
             learn(node, found[node])
-    calls = [n for n in after.graph.nodes if n.op == "call_function" and not is_unset(n)]
+    calls = [n for n in after.graph.nodes if n.op == "call_function" and not is_uninitialized(n)]
     return {node: found[node] for node in calls if node in found}
 
 
 def _inputs(node: fx.Node) -> list[fx.Node]:
-    """In the order of the arguments, repeats included."""
+    """Return the input nodes in the order of the arguments, including repetitions."""
     found: list[fx.Node] = []
     fx.map_arg((node.args, node.kwargs), found.append)
     return found
 
 
 def _constants(node: fx.Node) -> str:
-    """The arguments, whatever the nodes among them."""
+    """Return the arguments as text, ignoring nodes among them."""
     return str(fx.map_arg((node.args, node.kwargs), lambda source: None))
 
 
 def _is_alike(a: fx.Node, b: fx.Node) -> bool:
-    """Do both stand for tensors of one dtype and shape?"""
+    """Return whether both are tensors of the same dtype and shape."""
     x, y = a.meta.get("val"), b.meta.get("val")
     if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
         return False
@@ -134,32 +135,34 @@ def _is_alike(a: fx.Node, b: fx.Node) -> bool:
 
 
 def _ge_pass(
-    before: Graph, step: Snapshot, scene: RecordedCall, judge: Judge, made_from: fx.GraphModule
+    before: Graph, step: Snapshot, recorded: RecordedCall, judge: Judge, made_from: fx.GraphModule
 ) -> LocatedMismatch:
     after = step.graph
-    assert isinstance(after, Graph), "a pass keeps the kind of graph"
-    was, now = scene.edges(before), scene.edges(after)
+    assert isinstance(after, Graph), "a pass does not change the kind of graph"
+    was, now = recorded.edges(before), recorded.edges(after)
     for edge, old in ge_matches(before, after).items():
         errors = judge(now.get(edge), was.get(old))
         if not errors.ok:
             op = after.by_name[edge.rpartition(":")[0]]
-            told = before.by_name[old.rpartition(":")[0]]
-            why = "" if told.name == op.name else f"{op.name} stands in the place of {told.name}"
-            node = node_of(op, made_from) or node_of(told, made_from)
+            old_op = before.by_name[old.rpartition(":")[0]]
+            why = "" if old_op.name == op.name else f"{op.name} replaces {old_op.name}"
+            node = node_of(op, made_from) or node_of(old_op, made_from)
             return LocatedMismatch(
                 Culprit(GE_PASS, step.title, why), node, f"{op.type} ({op.name})", errors, made_from
             )
-    return LocatedMismatch(Culprit(GE_PASS, step.title, "all ops are right, what is returned is not"))
+    return LocatedMismatch(
+        Culprit(GE_PASS, step.title, "all ops are right, but the graph returns other values")
+    )
 
 
 def ge_matches(before: Graph, after: Graph) -> dict[str, str]:
-    """Edges that should carry the same values in both graphs, as `fx_matches`."""
+    """Map edges that should carry the same values in both graphs, as `fx_matches` does for nodes."""
     found = {
         tensor.tensor: tensor.tensor
         for op in after.ops
         for tensor in op.outputs
         if (old := before.by_name.get(op.name)) is not None and tensor.index < len(old.outputs)
-        if op.type != UNSET
+        if op.type != UNINITIALIZED
     }
     pairs = [
         (new.tensor.tensor, old.tensor.tensor)
@@ -183,7 +186,7 @@ def _same_attrs(a: Op, b: Op) -> bool:
 
 
 def node_of(op: Op, made_from: fx.GraphModule) -> fx.Node | None:
-    """The node of the FX graph that an op was made for."""
+    """Return the node of the FX graph that an op was created for."""
     origin = op.origin
     name = "" if origin is None else origin.top or origin.name
     return next((node for node in made_from.graph.nodes if node.name == name), None)

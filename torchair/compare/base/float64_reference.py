@@ -1,4 +1,4 @@
-"""The truth: an FX graph computed in double, so that neither eager nor compiled is taken at its word."""
+"""Compute an FX graph in float64, as a reference for both eager and compiled values."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ WIDER = {
 
 
 def widened(value: Any) -> Any:
-    """Floats in double, and dtypes of floats as double; everything else as it is."""
+    """Convert floats and float dtypes to double; return everything else unchanged."""
     if isinstance(value, torch.Tensor):
         return value.to(WIDER[value.dtype]) if value.dtype in WIDER else value
     return WIDER.get(value, value) if isinstance(value, torch.dtype) else value
 
 
-class Double(ValueRecorder):
-    """Every op on doubles. An op that has no kernel for them is given, and gives, what the graph says.
+class Float64Interpreter(ValueRecorder):
+    """Run every op in double. An op without a double kernel runs with the dtypes of the graph.
 
-    Random numbers are drawn as the graph draws them: other dtypes would be other numbers.
+    Random numbers are drawn with the dtypes of the graph, because other dtypes would give other numbers.
     """
 
     def __init__(self, gm: fx.GraphModule) -> None:
         super().__init__(gm)
-        self.garbage_collect_values = False  # who wrote an argument is asked at the end
+        self.garbage_collect_values = False  # the end of the run needs the writers of arguments
         self.narrow: list[str] = []  # nodes that could not be computed in double
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -70,7 +70,7 @@ class Double(ValueRecorder):
         return tree_map(widened, super().call_function(target, args, kwargs))
 
     def _as_given(self, node: fx.Node) -> Any:
-        """A value in the dtype that the graph says it has."""
+        """Cast a value to the dtype that it has in the graph."""
         value, meta = self.env[node], node.meta.get("val")
         if isinstance(value, torch.Tensor) and isinstance(meta, torch.Tensor):
             return value.to(meta.dtype)
@@ -82,15 +82,15 @@ class Double(ValueRecorder):
         return value
 
 
-def truth(scene: RecordedCall, gm: fx.GraphModule) -> tuple[CallOutcome, Double]:
-    """What the graph should give for the arguments of a scene, and the run that found out."""
-    run = Double(gm)
-    set_random_state(scene.random)
+def float64_reference(recorded: RecordedCall, gm: fx.GraphModule) -> tuple[CallOutcome, Float64Interpreter]:
+    """Compute the outputs of the graph for a recorded call, and return them with the interpreter."""
+    run = Float64Interpreter(gm)
+    set_random_state(recorded.random)
     with torch.no_grad():
-        outputs = run.run(*copies(scene.args))
+        outputs = run.run(*copies(recorded.args))
     args = [run.env[node] for node in placeholders(gm)]
     return CallOutcome(frozen(list(outputs)), args), run
 
 
 HALF_TO_FLOAT = ("aten._softmax.default", "aten._log_softmax.default")
-"""Their last argument asks for another dtype than the input's, which a double may not have."""
+"""Ops whose last argument requests another dtype than the input has, which a double may not have."""

@@ -1,4 +1,4 @@
-"""The graphs that one compile went through, kept as they were: an observer of `compile_fx`."""
+"""Keep the graphs of one compile as they were after each stage, as an observer of `compile_fx`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMPILED, REPLAYED = "compiled", "replayed"
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A graph that one stage left behind."""
+    """A graph after one stage."""
 
     kind: str
     title: str
@@ -29,15 +29,15 @@ class Snapshot:
 
     @property
     def name(self) -> str:
-        """As tables show it."""
+        """The name in tables."""
         return f"{self.kind} {self.title}" if self.kind in (FX_PASS, GE_PASS) else self.title
 
-    def run(self, scene: RecordedCall) -> Any:
-        """Its outcome for the arguments of a scene."""
+    def run(self, recorded: RecordedCall) -> Any:
+        """Run the graph with the arguments of a recorded call and return the outcome."""
         graph = self.graph
         if isinstance(graph, Graph):
-            return scene.run(lambda args: interpret(graph, args, scene.device))
-        return scene.run(run_fx(graph))
+            return recorded.run(lambda args: interpret(graph, args, recorded.device))
+        return recorded.run(run_fx(graph))
 
 
 TITLES = {
@@ -49,7 +49,7 @@ TITLES = {
 
 @dataclass
 class GraphHistory:
-    """The steps of the last try to compile one graph; what a pass left as it was is no step."""
+    """The stages of the last attempt to compile one graph; a pass without changes adds no stage."""
 
     steps: list[Snapshot] = field(default_factory=list[Snapshot])
     is_closed: bool = False
@@ -61,31 +61,31 @@ class GraphHistory:
         if title == "given":
             self.steps.clear()
             self.unchanged = 0
-        kept = copy_ge(graph) if isinstance(graph, Graph) else copy_fx(graph)
+        copied = copy_ge(graph) if isinstance(graph, Graph) else copy_fx(graph)
         if title in TITLES:
-            self.steps.append(Snapshot(*TITLES[title], kept))
-        elif _is_same(self.steps[-1].graph, kept):
+            self.steps.append(Snapshot(*TITLES[title], copied))
+        elif _is_same(self.steps[-1].graph, copied):
             self.unchanged += 1
         else:
-            self.steps.append(Snapshot(GE_PASS if isinstance(graph, Graph) else FX_PASS, title, kept))
+            self.steps.append(Snapshot(GE_PASS if isinstance(graph, Graph) else FX_PASS, title, copied))
 
     def last(self, kind: type[Any]) -> Any:
-        """The last graph of this class, or None."""
+        """Return the last graph of this class, or None."""
         return next((step.graph for step in reversed(self.steps) if isinstance(step.graph, kind)), None)
 
     def before(self, step: Snapshot) -> Snapshot:
-        """The step that another one was made from."""
+        """Return the stage before the given one."""
         return self.steps[self.steps.index(step) - 1]
 
     @property
     def given(self) -> fx.GraphModule:
-        """The graph that all others were made of."""
+        """The graph that the compile started from."""
         graph = self.steps[0].graph
         assert isinstance(graph, fx.GraphModule), "a compile begins with an FX graph"
         return graph
 
     def has(self, kind: str) -> bool:
-        """Was there such a stage?"""
+        """Return whether the compile had a stage of this kind."""
         return any(step.kind == kind for step in self.steps)
 
 

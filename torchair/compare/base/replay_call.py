@@ -1,6 +1,4 @@
-"""One call of a graph, to be run again and again: its arguments, the random state before it, and the ways to
-run a graph on them node by node.
-"""
+"""Record one call of a graph, with its random state, and run graphs with it node by node."""
 
 from __future__ import annotations
 
@@ -21,11 +19,11 @@ from torchair.ge.host import Host
 from torchair.passes.fx.cleanup.lists_to_tensors import MARK as HOST_LIST
 
 Values = dict[str, Any]
-"""What each node of an FX graph computed, by its name."""
+"""Value of each node of an FX graph, by node name."""
 
 
 def copies(args: Sequence[Any]) -> list[Any]:
-    """Copies of arguments; those that share memory share it again, strides and offsets are the same."""
+    """Copy arguments; copies share memory if the arguments do, with the same strides and offsets."""
     plain = [arg.detach() if isinstance(arg, torch.Tensor) else arg for arg in args]
     if all(arg.layout is torch.strided for arg in plain if isinstance(arg, torch.Tensor)):
         return copy.deepcopy(plain)
@@ -33,7 +31,7 @@ def copies(args: Sequence[Any]) -> list[Any]:
 
 
 def frozen(value: Any) -> Any:
-    """The value as it is now, whatever is written later."""
+    """Copy the value, so that later writes do not change it."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, list | tuple):
@@ -42,14 +40,14 @@ def frozen(value: Any) -> Any:
 
 
 def random_state(device: torch.device) -> tuple[torch.device, torch.Tensor, torch.Tensor | None]:
-    """Of the host, and of the device where it has one of its own."""
+    """Return the random state of the host, and of the device if it has one."""
     is_host = device.type == "cpu"
     own = None if is_host else torch.get_device_module(device).get_rng_state(device)
     return device, torch.get_rng_state(), own
 
 
 def set_random_state(state: tuple[torch.device, torch.Tensor, torch.Tensor | None]) -> None:
-    """As it was."""
+    """Restore a random state."""
     device, host, own = state
     torch.set_rng_state(host)
     if own is not None:
@@ -58,7 +56,7 @@ def set_random_state(state: tuple[torch.device, torch.Tensor, torch.Tensor | Non
 
 @dataclass(frozen=True)
 class CallOutcome:
-    """What the caller sees of a call: the outputs, and the arguments after it; or what it raised."""
+    """Visible result of a call: the outputs and the arguments after it, or the error that it raised."""
 
     outputs: list[Any] = field(default_factory=list[Any])
     args: list[Any] = field(default_factory=list[Any])
@@ -66,7 +64,7 @@ class CallOutcome:
 
 
 class RecordedCall:
-    """The arguments of a call as they were, and the random state: every run starts from both."""
+    """Arguments of a call and the random state before it; every run starts from both."""
 
     def __init__(self, args: Sequence[Any], device: torch.device) -> None:
         self.args = copies(args)
@@ -74,7 +72,7 @@ class RecordedCall:
         self.random = random_state(device)
 
     def run(self, call: Callable[[list[Any]], Any], args: Sequence[Any] | None = None) -> CallOutcome:
-        """One call, on copies; what it raises is the outcome."""
+        """Run one call on copies; an error is part of the outcome."""
         given = copies(self.args if args is None else args)
         set_random_state(self.random)
         try:
@@ -85,7 +83,7 @@ class RecordedCall:
         return CallOutcome(frozen(list(outputs)), given)
 
     def values(self, gm: fx.GraphModule, recorder: type[ValueRecorder] | None = None) -> ValueRecorder:
-        """An FX graph run node by node, with all its values kept."""
+        """Run an FX graph node by node and keep all its values."""
         run = (recorder or ValueRecorder)(gm)
         set_random_state(self.random)
         with torch.no_grad():
@@ -94,7 +92,7 @@ class RecordedCall:
         return run
 
     def edges(self, graph: Graph) -> dict[str, Any]:
-        """A GE graph run op by op: what flowed on each edge, by `<op>:<slot>`."""
+        """Run a GE graph op by op and return the value of each edge, by `<op>:<slot>`."""
         found: dict[str, Any] = {}
 
         def observe(op: Op, values: Sequence[Any]) -> None:
@@ -110,9 +108,7 @@ class RecordedCall:
 
 
 class ValueRecorder(fx.Interpreter):
-    """Runs a graph node by node and keeps every value, as it was when it was made, and the random state
-    before each draw.
-    """
+    """Run a graph node by node; keep every value as computed, and the random state before draws."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
         super().__init__(gm)
@@ -130,24 +126,22 @@ class ValueRecorder(fx.Interpreter):
         return value
 
 
-UNSET = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted")
-"""Ops that give memory with whatever is in it."""
+UNINITIALIZED = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted")
+"""Ops that return uninitialized memory."""
 
 
-def is_unset(node: fx.Node) -> bool:
-    """Does a node stand for memory that nobody has written yet?"""
-    return str(node.target).split(".")[1:2] in [[name] for name in UNSET]
+def is_uninitialized(node: fx.Node) -> bool:
+    """Return whether a node is uninitialized memory."""
+    return str(node.target).split(".")[1:2] in [[name] for name in UNINITIALIZED]
 
 
 def run_fx(gm: fx.GraphModule) -> Callable[[list[Any]], Any]:
-    """An FX graph as a call."""
+    """Return a callable that runs an FX graph."""
     return lambda args: fx.Interpreter(gm).run(*with_lists(gm, args))
 
 
 def with_lists(gm: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
-    """The arguments, and the tensors that a pass has made inputs of, which a runner makes of numbers among
-    them.
-    """
+    """Return the arguments, followed by inputs that a pass added and a runner computes from them."""
     made = list(args)
     for node in placeholders(gm)[len(args) :]:
         numbers = [args[value] if kind == "index" else value for kind, value in node.meta[HOST_LIST]]
@@ -156,5 +150,5 @@ def with_lists(gm: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
 
 
 def edge_value(value: Any, device: torch.device) -> Any:
-    """What flows on an edge as a tensor, whatever the engine keeps it as."""
+    """Return the value of an edge as a tensor, whatever the engine stores."""
     return value.to_tensor(device) if isinstance(value, Host) else value

@@ -1,4 +1,4 @@
-"""Parts of an FX graph as graphs of their own."""
+"""Extract parts of an FX graph as separate graphs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from torchair.compare.base.replay_call import Values
 
 @dataclass(frozen=True)
 class Subgraph:
-    """Some calls of a graph as a graph: `inputs` and `outputs` are the nodes of the whole that it takes and
-    gives, in order.
-    """
+    """Some calls of a graph as a separate graph; `inputs` and `outputs` are nodes of the whole graph."""
 
     gm: fx.GraphModule
     nodes: tuple[fx.Node, ...]
@@ -25,19 +23,20 @@ class Subgraph:
     outputs: tuple[fx.Node, ...]
 
     def args(self, values: Values) -> list[Any]:
-        """The values of its inputs in a run of the whole."""
+        """Return the values of its inputs in a run of the whole graph."""
         return [values[node.name] for node in self.inputs]
 
     def wanted(self, values: Values) -> list[Any]:
-        """The values of its outputs in a run of the whole."""
+        """Return the values of its outputs in a run of the whole graph."""
         return [values[node.name] for node in self.outputs]
 
 
 def part_of(
     gm: fx.GraphModule, nodes: Collection[fx.Node], outputs: Sequence[fx.Node] | None = None
 ) -> Subgraph:
-    """The graph of these calls alone. Without `outputs` it returns what others read of them; a call with
-    several results comes with all that is picked from them.
+    """Extract these calls as a graph. Without `outputs`, it returns all values that other nodes read.
+
+    A call with several results includes all `getitem` nodes of it.
     """
     inside = _closed(nodes)
     calls = [node for node in gm.graph.nodes if node in inside]
@@ -60,19 +59,19 @@ def part_of(
 
 
 def _closed(nodes: Collection[fx.Node]) -> set[fx.Node]:
-    """With the calls that results are picked from, and all that is picked from a call."""
+    """Add the calls that `getitem` nodes belong to, and all `getitem` nodes of a call."""
     whole: list[Any] = [node.args[0] if node.target is operator.getitem else node for node in nodes]
     picked = {user for node in whole for user in node.users if user.target is operator.getitem}
     return {node for node in (*whole, *picked) if isinstance(node, fx.Node) and node.op == "call_function"}
 
 
 def calls_of(gm: fx.GraphModule) -> list[fx.Node]:
-    """The calls in order, what is picked from a call with several results left out."""
+    """Return the calls in order, without `getitem` nodes."""
     return [n for n in gm.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
 
 
-def around(gm: fx.GraphModule, node: fx.Node, levels: int, *, users: bool = False) -> set[fx.Node]:
-    """The node, the calls that it is computed from in so many steps, and if asked for those that read it."""
+def neighborhood(gm: fx.GraphModule, node: fx.Node, levels: int, *, users: bool = False) -> set[fx.Node]:
+    """Return the node and the calls up to `levels` steps before it; with `users`, also those that read it."""
     found, edge = {node}, {node}
     for _ in range(levels):
         edge = {s for n in edge for s in n.all_input_nodes if s.op == "call_function"} - found

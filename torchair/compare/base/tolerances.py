@@ -1,4 +1,4 @@
-"""How far a value is from what it should be, and how far it may be."""
+"""Measure the distance between actual and expected values, and define tolerances."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ DEFAULTS: dict[torch.dtype, Pair] = {
     torch.float16: (5e-3, 1e-3),
     torch.bfloat16: (3e-2, 1e-2),
 }
-"""What another order of the same sums may cost. Dtypes that are not here (integers, bools) are exact."""
+"""Errors that another order of the same sums can cause. Other dtypes (integers, bools) must be equal."""
 
 
 @dataclass(frozen=True)
 class Errors:
-    """The distance between what was computed and what should have been, of one tensor."""
+    """Difference between the actual and the expected value of one tensor."""
 
     max_absolute: float = 0.0
     max_relative: float = 0.0
     ulp: float = 0.0
     cosine: float = 1.0
-    excess: float = 0.0  # the worst element's error over what is allowed there: beyond 1 it is wrong
-    differing: int = 0  # elements beyond tolerance
+    excess: float = 0.0  # the largest ratio of error to tolerance of an element; above 1 it is wrong
+    differing: int = 0  # number of elements beyond tolerance
     elements: int = 0
-    at: tuple[int, ...] = ()  # the worst element
-    text: str = ""  # what differs, where it is not numbers: type, dtype, shape, an exception
+    at: tuple[int, ...] = ()  # index of the worst element
+    text: str = ""  # difference that is not numeric: type, dtype, shape, an exception
 
     @property
     def ok(self) -> bool:
-        """Within tolerance?"""
+        """Whether all elements are within tolerance."""
         return not self.text and self.excess <= 1
 
     def __str__(self) -> str:
@@ -56,20 +56,22 @@ EXACT = Errors()
 
 
 def tolerances_of(given: Pair | Mapping[torch.dtype, Pair] | None) -> dict[torch.dtype, Pair]:
-    """The defaults with what the user gave: a pair for all floats, or pairs by dtype."""
+    """Return the default tolerances, updated with a pair for all floats or pairs by dtype."""
     if given is None:
         return dict(DEFAULTS)
     rows = given if isinstance(given, Mapping) else dict.fromkeys(DEFAULTS, given)
     for dtype, pair in rows.items():
         if not isinstance(dtype, torch.dtype):
             raise BadOptionType(
-                "tolerances are by dtype", got=repr(dtype), next="{torch.float32: (1e-4, 1e-5)}"
+                "tolerances expects dtypes as keys",
+                got=repr(dtype),
+                next="pass {torch.float32: (1e-4, 1e-5)}",
             )
         if not _is_pair(pair):
             raise BadOption(
-                f"the tolerance of {dtype} is no pair of numbers that are not negative",
+                f"the tolerance of {dtype} must be a pair of non-negative numbers",
                 got=repr(pair),
-                next="(relative, absolute), such as (1e-4, 1e-5)",
+                next="pass (relative, absolute), such as (1e-4, 1e-5)",
             )
     return {**DEFAULTS, **{dtype: (float(pair[0]), float(pair[1])) for dtype, pair in rows.items()}}
 
@@ -81,10 +83,11 @@ def _is_pair(pair: Any) -> bool:
 
 @torch.no_grad()
 def measure(got: Any, want: Any, tolerances: Mapping[torch.dtype, Pair], *, wider: bool = False) -> Errors:
-    """The errors of one value. `wider`: what it should be was computed in double, and may have other dtypes.
+    """Measure the errors of one value. `wider` means that the expected value was computed in double and may
+    have another dtype.
 
-    An element may be off by absolute + relative x (its size + the root mean square of all): where large terms
-    cancel, the error of the sum is that of the terms. The huge numbers of a mask are none.
+    An element may differ by absolute + relative x (its size + the root mean square of all elements): if large
+    terms cancel, the error of the sum is that of the terms. The huge numbers of a mask do not count.
     """
     if isinstance(got, list | tuple) and isinstance(want, list | tuple) and len(got) == len(want):
         pairs = zip(got, want, strict=True)
@@ -103,14 +106,14 @@ def measure(got: Any, want: Any, tolerances: Mapping[torch.dtype, Pair], *, wide
 
 
 def worst(errors: Sequence[Errors]) -> Errors:
-    """The one that is furthest beyond what is allowed."""
+    """Return the errors with the largest excess."""
     return max(errors, key=lambda one: (bool(one.text), one.excess, one.max_absolute), default=EXACT)
 
 
 def _plain(got: Any, want: Any, tolerances: Mapping[torch.dtype, Pair]) -> Errors:
-    """Numbers and whatever else is no tensor."""
+    """Compare numbers and other values that are not tensors."""
     if isinstance(got, float) and isinstance(want, float):
-        # Most of them were elements of tensors, and few of those are doubles.
+        # Most of these were elements of tensors, of which few are doubles.
         a, b = (torch.tensor(value, dtype=torch.float64) for value in (got, want))
         return measure(a, b, {torch.float64: tolerances.get(torch.float32, DEFAULTS[torch.float32])})
     is_same = type(got) is type(want) and (got is want or got == want)
@@ -118,14 +121,14 @@ def _plain(got: Any, want: Any, tolerances: Mapping[torch.dtype, Pair]) -> Error
 
 
 def spec(value: Any) -> str:
-    """Dtype and shape of a tensor; else the value itself."""
+    """Return dtype and shape of a tensor, or the value itself."""
     if not isinstance(value, torch.Tensor):
         return repr(value)[:60]
     return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
 
 
 def _as_double(tensor: torch.Tensor) -> torch.Tensor:
-    """All values as doubles in the memory of the host."""
+    """Return all values as doubles in host memory."""
     plain = tensor.detach()
     plain = plain.dequantize() if plain.is_quantized else plain
     plain = plain.to_dense() if plain.layout is not torch.strided else plain
@@ -134,25 +137,25 @@ def _as_double(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _same(got: torch.Tensor, want: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Which elements are equal; `a` and `b` are the same as doubles, which large integers do not fit."""
+    """Return which elements are equal; the doubles `a` and `b` cannot represent large integers."""
     if got.is_floating_point() or got.is_complex() or got.is_quantized or got.layout is not torch.strided:
         return (a == b) | (a.isnan() & b.isnan())
     return got.cpu() == want.cpu()
 
 
 def _mean(size: torch.Tensor) -> float:
-    """The root of the mean of the squares, which may be too large for a double."""
+    """Return the root mean square, for squares that may exceed the range of a double."""
     largest = float(size.max())
     return largest * float((size / largest).square().mean().sqrt()) if largest else 0.0
 
 
 FAR = 1e6
-"""Terms that cancelled are taken to be at most so many times as large as what they left."""
+"""Maximum ratio of terms that cancelled to their sum."""
 
 
 def _terms(a: torch.Tensor, b: torch.Tensor, size: torch.Tensor, same: torch.Tensor) -> float:
-    """How large the terms may have been whose sums these are. Large numbers that are there more than once, in
-    both, are no sums but a constant: that of a mask.
+    """Return how large the terms of these sums may have been. Large numbers that occur more than once in both
+    values are constants of a mask, not sums.
     """
     left = _mean(torch.maximum(a.abs(), b.abs()).nan_to_num(0.0, 0.0, 0.0)[~same])
     values, counts = torch.unique(b[same], return_counts=True)
@@ -164,14 +167,14 @@ def _distance(
     a: torch.Tensor, b: torch.Tensor, same: torch.Tensor, tolerance: Pair, epsilon: float
 ) -> Errors:
     relative, absolute = tolerance
-    # A NaN or an infinity that is only on one side is as wrong as can be; integers are at least one off.
+    # A NaN or an infinity on only one side is the largest possible error; integers differ by at least one.
     off = torch.where(same, 0.0, (a - b).abs()).nan_to_num(math.inf, math.inf, math.inf)
     off = off if epsilon else torch.where(same, 0.0, off.clamp_min(1.0))
     size = b.abs().nan_to_num(0.0, 0.0, 0.0)
     allowed = absolute + relative * (size + _terms(a, b, size, same))
     excess = torch.where(off == 0, 0.0, off / allowed)
     place = int(excess.argmax())
-    # The mantissa of frexp is in [0.5, 1): the distance to the next number is half as large as epsilon says.
+    # The mantissa of frexp is in [0.5, 1): the distance to the next number is half of epsilon.
     step = torch.ldexp(torch.full_like(size, epsilon), torch.frexp(size).exponent - 1)
     return Errors(
         float(off.max()),

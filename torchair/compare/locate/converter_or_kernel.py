@@ -1,10 +1,11 @@
-"""Is a converter wrong, or the kernel of an op that it emits? Other converters bear witness.
+"""Decide whether a converter or the kernel of an op that it emits is wrong, by cross-checking other
+converters.
 
-A kernel is the definition of its op, so a single call cannot tell: either the op means something else than
-the converter assumes, or its kernel does not do what the op means. But one kernel serves many converters, and
-their declared cases (`convert/special/declared_cases.json`) say what each should compute. These cases run
-now: a wrong kernel shows in the cases of other converters that emit the op. A kernel with which they are
-right is not the cause.
+A kernel is the definition of its op, so a single call cannot decide: either the op means something else than
+the converter assumes, or the kernel does not compute what the op means. But one kernel serves many
+converters, and their declared cases (`convert/special/declared_cases.json`) define the expected results. This
+module runs these cases: a wrong kernel also fails the cases of other converters that emit the op. A kernel
+that passes them is not the cause.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from torchair.engine.interpret import interpret
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, TensorResult, copy_graph
 from torchair.ge.host import Host
 
-CASES = 3  # of one op that are run
-WITNESSES = 24  # ops that are asked
+CASES = 3  # number of cases to run for each op
+MAX_CROSS_CHECKS = 24  # number of other ops to check
 SILENT = (*INPUT_TYPES, OUTPUT_TYPE, "Const", "TorchOp")
 CONVERTER, KERNEL, UNDECIDED = "converter", "kernel", "converter or kernel"
 USERS = "(the user's)"
@@ -40,89 +41,93 @@ USERS = "(the user's)"
 
 @dataclass
 class CrossCheck:
-    """What the declared cases of other converters say about the kernel of one op."""
+    """Result of the declared cases of other converters for the kernel of one op."""
 
     right: int = 0
-    wrong: list[str] = field(default_factory=list[str])  # names of the ops whose cases fail
+    wrong: list[str] = field(default_factory=list[str])  # names of the ops with failing cases
 
     @property
-    def guilt(self) -> float:
-        """The share of cases that fail; below 0 where there are none."""
+    def failure_rate(self) -> float:
+        """The share of failing cases; below 0 if there are none."""
         count = self.right + len(self.wrong)
         return len(self.wrong) / count if count else -1.0
 
 
 def emitted(graph: Graph) -> list[str]:
-    """The kinds of op that compute data, in order."""
+    """Return the op types that compute data, in order."""
     data = [op for op in graph.ops if any(not isinstance(tensor.meta, Host) for tensor in op.outputs)]
     return list(dict.fromkeys(op.type for op in data if op.type not in SILENT))
 
 
 @dataclass(frozen=True)
-class Suspect:
-    """A call that gives wrong numbers by itself."""
+class Candidate:
+    """A call that returns wrong numbers when it runs alone."""
 
     target: Any
-    graph: Graph  # what it became
-    right_inside: str  # the kind of an op in it that has the right result all the same, if there is one
-    is_right: Callable[[Graph], bool]  # does another graph give the right result for the same inputs?
+    graph: Graph  # the GE graph of the call
+    right_op: str  # the type of an op in it that still has the right result, if there is one
+    is_right: Callable[[Graph], bool]  # whether another graph returns the right result for the same inputs
 
 
-def weigh(suspect: Suspect) -> Culprit:
-    """Is it the converter of a call, or the kernel of an op that it became?"""
-    kinds, name = emitted(suspect.graph), whose(suspect.target)
+def classify(candidate: Candidate) -> Culprit:
+    """Decide between the converter of a call and the kernels of its ops."""
+    kinds, name = emitted(candidate.graph), describe_converter(candidate.target)
     if not kinds:
-        return Culprit(KERNEL, name, "the op is carried through as it is")
-    heard = hear(kinds, without=suspect.target)
-    worst = max(kinds, key=lambda kind: heard[kind].guilt, default="")
-    if worst and heard[worst].wrong:
-        others = ", ".join(list(dict.fromkeys(heard[worst].wrong))[:4])
-        return Culprit(KERNEL, worst, f"other converters that emit {worst} are wrong with it, too: {others}")
-    unheard = [kind for kind in kinds if not heard[kind].right]
-    after = kinds[kinds.index(suspect.right_inside) + 1 :] if suspect.right_inside else kinds
-    if suspect.right_inside and not set(after) & set(unheard):
+        return Culprit(KERNEL, name, "the op has no converter and runs as an eager op")
+    checks = cross_check(kinds, without=candidate.target)
+    worst = max(kinds, key=lambda kind: checks[kind].failure_rate, default="")
+    if worst and checks[worst].wrong:
+        others = ", ".join(list(dict.fromkeys(checks[worst].wrong))[:4])
+        return Culprit(KERNEL, worst, f"other converters that emit {worst} give wrong results too: {others}")
+    unchecked = [kind for kind in kinds if not checks[kind].right]
+    after = kinds[kinds.index(candidate.right_op) + 1 :] if candidate.right_op else kinds
+    if candidate.right_op and not set(after) & set(unchecked):
         return Culprit(
-            CONVERTER, name, f"{suspect.right_inside} has the right result, and it is not returned"
+            CONVERTER,
+            name,
+            f"{candidate.right_op} computes the right result, but the call returns another one",
         )
-    if not unheard:
-        told = ", ".join(f"{kind} in {heard[kind].right}" for kind in kinds)
-        return Culprit(CONVERTER, name, f"the kernels are right in declared cases of other ops: {told}")
+    if not unchecked:
+        listed = ", ".join(f"{kind} in {checks[kind].right}" for kind in kinds)
+        return Culprit(CONVERTER, name, f"the kernels are right in declared cases of other ops: {listed}")
     right = next(
-        (kind for kind in unheard if len(kinds) > 1 and suspect.is_right(only(kind, suspect.graph))), ""
+        (kind for kind in unchecked if len(kinds) > 1 and candidate.is_right(only(kind, candidate.graph))), ""
     )
     if right:
-        return Culprit(CONVERTER, name, f"{right} alone, on the inputs of the call, has the right result")
-    return _by_own_cases(suspect.target, kinds, unheard)
+        return Culprit(
+            CONVERTER, name, f"{right} alone computes the right result from the inputs of the call"
+        )
+    return _by_own_cases(candidate.target, kinds, unchecked)
 
 
-def _by_own_cases(target: Any, kinds: Sequence[str], unheard: Sequence[str]) -> Culprit:
-    """No other converter bears witness: an attribute that is handed over wrongly is wrong in some calls, a
-    kernel in all.
-    """
-    name = whose(target)
+def _by_own_cases(target: Any, kinds: Sequence[str], unchecked: Sequence[str]) -> Culprit:
+    """Decide by the op's own cases: a wrong attribute is wrong in some calls, a wrong kernel in all."""
+    name = describe_converter(target)
     cases = [found for case in _cases(target) if (found := _emits(target, case)) is not None]
     right = sum(not why for _, why in cases)
     if right:
         return Culprit(
-            CONVERTER, name, f"{right} of {len(cases)} declared cases of {name} are right, so the kernels are"
+            CONVERTER,
+            name,
+            f"{right} of {len(cases)} declared cases of {name} pass, so the kernels are right",
         )
     if name.endswith(USERS):
         return Culprit(
-            CONVERTER, name, f"it is the user's, and no other converter emits {', '.join(unheard)}"
+            CONVERTER,
+            name,
+            f"the converter is user-defined, and no other converter emits {', '.join(unchecked)}",
         )
     if len(kinds) == 1:
-        why = (
-            f"{name} is this op and nothing else, no other converter emits it, and no declared case is right"
-        )
-        return Culprit(KERNEL, unheard[0], why)
-    listed = ", ".join(unheard)
+        why = f"{name} consists of this op only, no other converter emits it, and no declared case passes"
+        return Culprit(KERNEL, unchecked[0], why)
+    listed = ", ".join(unchecked)
     return Culprit(
-        UNDECIDED, f"{name}, {listed}", f"no other converter emits {listed}, and no declared case is right"
+        UNDECIDED, f"{name}, {listed}", f"no other converter emits {listed}, and no declared case passes"
     )
 
 
 def only(kind: str, graph: Graph) -> Graph:
-    """A graph of one op of this kind, with the attributes that it has here, on the inputs of the graph."""
+    """Return a graph of one op of this type, with its attributes in `graph`, on the inputs of the graph."""
     op = next(op for op in graph.ops if op.type == kind)
     made = copy_graph(graph)
     data = [twin.outputs[0] for twin in made.inputs]
@@ -133,35 +138,35 @@ def only(kind: str, graph: Graph) -> Graph:
     return made
 
 
-def whose(target: Any) -> str:
-    """The op, and whether its converter is the user's own."""
+def describe_converter(target: Any) -> str:
+    """Return the name of the op, and whether its converter is user-defined."""
     row = next(iter(candidates(target)), None)
     return f"{target_name(target)} {USERS}" if row is not None and row.from_user else target_name(target)
 
 
-def hear(kinds: Collection[str], without: Any) -> dict[str, CrossCheck]:
-    """Run the declared cases of other ops whose converters emit ops of these kinds."""
-    heard = {kind: CrossCheck() for kind in kinds}
-    for target in _witnesses(kinds, without):
+def cross_check(kinds: Collection[str], without: Any) -> dict[str, CrossCheck]:
+    """Run the declared cases of other ops whose converters emit these op types."""
+    checks = {kind: CrossCheck() for kind in kinds}
+    for target in _cross_check_ops(kinds, without):
         for case in _cases(target):
-            deciding, why = _emits(target, case, heard) or (set[str](), "")
-            for kind in heard.keys() & deciding:
+            deciding, why = _emits(target, case, checks) or (set[str](), "")
+            for kind in checks.keys() & deciding:
                 if why:
-                    heard[kind].wrong.append(target_name(target))
+                    checks[kind].wrong.append(target_name(target))
                 else:
-                    heard[kind].right += 1
-    return heard
+                    checks[kind].right += 1
+    return checks
 
 
-def _witnesses(kinds: Collection[str], without: Any) -> list[Any]:
-    """Ops whose converters can emit one of these kinds, those that emit little else first."""
+def _cross_check_ops(kinds: Collection[str], without: Any) -> list[Any]:
+    """Return ops whose converters can emit one of these op types, those that emit few others first."""
     emits: dict[Any, set[str]] = {}
     for target, _ in declared():
         row = next(iter(candidates(target)), None)
         if target is not without and target not in emits and row is not None:
             emits[target] = set(emitted_ops(row.fn))
     found = [target for target, ops in emits.items() if ops & set(kinds)]
-    return sorted(found, key=lambda target: len(emits[target]))[:WITNESSES]
+    return sorted(found, key=lambda target: len(emits[target]))[:MAX_CROSS_CHECKS]
 
 
 def _cases(target: Any) -> list[Support]:
@@ -169,16 +174,14 @@ def _cases(target: Any) -> list[Support]:
 
 
 def _emits(target: Any, case: Support, kinds: Collection[str] = ()) -> tuple[set[str], str] | None:
-    """The kinds of op that decide the result of a case, and what is wrong with that; None where the case is
-    no witness.
-    """
+    """Return the op types that decide the result of a case, and its error; None if not conclusive."""
     try:
         made = called(target, case)
         graph, report = converted(made.gm, made.tensors)
         if report.fallbacks or report.decomposed:
             return None
         why = _difference(graph, made)
-        # What is handed over and not read says nothing about who computed it.
+        # A value that is passed on but not read does not show which op computed it.
         return {
             kind for kind in emitted(graph) if why or kind not in kinds or _difference(graph, made, kind)
         }, why
@@ -186,11 +189,11 @@ def _emits(target: Any, case: Support, kinds: Collection[str] = ()) -> tuple[set
         return None
 
 
-def _difference(graph: Graph, made: Called, spoilt: str = "") -> str:
-    """What is wrong with the result of a case; `spoilt` is a kind of op whose results are changed."""
+def _difference(graph: Graph, made: Called, corrupted: str = "") -> str:
+    """Return the error in the result of a case; the results of op type `corrupted` are changed."""
 
     def spoil(op: Op, values: Sequence[Any]) -> None:
-        for value in values if op.type == spoilt else ():
+        for value in values if op.type == corrupted else ():
             if isinstance(value, torch.Tensor):
                 value.copy_(torch.logical_not(value) if value.dtype is torch.bool else value + 1)
 
@@ -199,7 +202,7 @@ def _difference(graph: Graph, made: Called, spoilt: str = "") -> str:
 
 
 def converted(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings | None = None) -> Any:
-    """The GE graph of an FX graph, without passes, and the report."""
+    """Return the GE graph of an FX graph, without passes, and the report."""
     settings = settings or Settings.of({})
     prepared, info = normalize_graph(gm, inputs)
     infer = inference(info.fake_mode, info.device)

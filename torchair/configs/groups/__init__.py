@@ -1,1 +1,1 @@
-"""The options, each one row: `a.b` stands in `groups/a.py`. The tree of them is `compiler_config.py`."""
+"""Define option `a.b` in `groups/a.py`, one row each. `compiler_config.py` builds the tree."""

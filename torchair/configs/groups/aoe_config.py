@@ -8,26 +8,26 @@ from torchair.configs.option_kinds import graph, local
 
 
 class AoeConfig(Group):
-    """Offline tuning."""
+    """Autotuning."""
 
     aoe_mode = graph(
         None,
-        "`2` tries out several ways to compile a graph of fixed sizes in its first call, and keeps the "
-        "fastest, for later processes too. Graphs with symbolic sizes are not tuned.",
+        "`2` compiles a graph of fixed sizes in several ways on its first call and caches the fastest for "
+        "later processes. Graphs with symbolic sizes are not tuned.",
         Choice("2"),
         engine=local("aoe_mode"),
         effect="tests/backend/pipeline/test_autotune.py::test_the_fastest_way_serves_and_is_found_again",
     )
     work_path = graph(
         "./",
-        "Where results (`aoe_result_….json`) and the code of tuned graphs (`aoe_code`) are kept and found.",
+        "Directory where results (`aoe_result_….json`) and the code of tuned graphs (`aoe_code`) are cached.",
         ExistingDir(),
         engine=local("work_path", gate="aoe_mode"),
         effect="tests/backend/pipeline/test_autotune.py::test_another_process_finds_what_was_tuned",
     )
     aoe_config_file = graph(
         None,
-        "JSON file that says what is tried out, and how often: `candidates`, `repeats`, `again`.",
+        "JSON file with the candidates and the number of trials: `candidates`, `repeats`, `again`.",
         ExistingFile(),
         engine=local("aoe_config_file", gate="aoe_mode"),
         effect="tests/backend/pipeline/test_autotune.py::test_autotune_tries_candidates_of_config_file",

@@ -10,13 +10,13 @@ SWITCHES = "tests/passes/test_options.py::test_each_switch_in_the_tree"
 
 
 class GraphDump(Group):
-    """Writing the graph to a file."""
+    """Graph dumps."""
 
     type = Option(
         None,
         "Write each graph before and after the passes: `txt` is the protobuf text, `pbtxt` opens in "
-        "TensorBoard, `py` runs by itself. Capture modes have FX graphs only, and `py` only. `dtype` is "
-        "another name for it.",
+        "TensorBoard, `py` is a Python script that runs on its own. Capture modes have FX graphs only and "
+        "support only `py`. `dtype` is another name of this option.",
         Choice("txt", "pbtxt", "py"),
         cached=False,
         effect="tests/debug/dumps/test_graph_file.py::test_two_files_per_graph",
@@ -34,7 +34,7 @@ class GraphDump(Group):
 
 
 class DataDump(Group):
-    """Running node by node and writing every result."""
+    """Dumps of every value of an eager run."""
 
     type = Option(
         None,
@@ -53,7 +53,7 @@ class DataDump(Group):
     _path = CellOf("path")
     filter = Option(
         None,
-        "Called with a node; the node is dumped when the result is not None.",
+        "Function called with each node; the node is dumped if the result is not None.",
         Raw(),
         plain=True,
         cached=False,
@@ -62,11 +62,11 @@ class DataDump(Group):
 
 
 class FxSummary(Group):
-    """The report of which operators a model uses and which have converters."""
+    """The report of the operators in a model and of their converters."""
 
     type = graph(
         None,
-        "Write such a report of each graph, in this format.",
+        "Write a report of the operators of each graph, in this format.",
         Choice("csv"),
         idle=REDUCE,
         effect="tests/debug/dumps/test_op_summary.py::test_a_row_per_target",
@@ -74,7 +74,7 @@ class FxSummary(Group):
     skip_compile = graph(
         True,
         "After the report run the FX graph eagerly instead of compiling it.",
-        effect="tests/debug/dumps/test_op_summary.py::test_op_summary_skips_or_compiles_afterwards",
+        effect="tests/debug/dumps/test_op_summary.py::test_what_runs_behind_it",
     )
     path = graph(
         None,
@@ -89,25 +89,25 @@ class FxSummary(Group):
 
 
 class AclGraphDebug(Group):
-    """Recording and replaying: switches of single passes and of memory."""
+    """Recording and replaying: switches for single passes and memory reuse."""
 
     disable_reinplace_inplaceable_ops_pass = capture(
         False,
-        "Leave out-of-place ops on intermediate values out of place.",
+        "Do not make out-of-place ops on intermediate values in-place.",
         flat="!inplace_pass",
         idle=AUTO,
         effect=SWITCHES,
     )
     disable_reinplace_input_mutated_ops_pass = capture(
         False,
-        "Leave updates of graph inputs as a functional op and a copy.",
+        "Keep each update of a graph input as a functional op and a copy.",
         flat="!input_inplace_pass",
         idle=AUTO,
         effect=SWITCHES,
     )
     disable_mempool_reuse_in_same_fx = capture(
         False,
-        "Give each recording of one FX graph its own memory instead of overlaying them.",
+        "Give each recording of one FX graph separate memory instead of sharing it.",
         flat="!reuse_graph_pool_in_same_fx",
         engine=local("disable_mempool_reuse_in_same_fx"),
         effect="tests/integration/test_option_effects.py::test_pools_of_recordings",
@@ -121,15 +121,17 @@ class AclGraphDebug(Group):
     )
     static_capture_size_limit = capture(
         64,
-        "How many recordings one FX graph may hold.",
+        "Maximum number of recordings of one FX graph.",
         IntRange(1),
         flat="capture_limit",
         engine=local("static_capture_size_limit"),
-        effect="tests/integration/test_capture_acceptance.py::test_06_at_the_limit_the_least_recently_used_goes",
+        effect=""
+        "tests/integration/test_capture_acceptance.py::test_06_at_the_limit_the_least_recently_used_goes",
     )
     clone_input = capture(
         True,
-        "Copy plain inputs into buffers of the recording before replay; False uses the first call's tensors.",
+        "Copy plain inputs into buffers of the recording before replay; False records the first call's "
+        "tensors.",
         flat="clone_input",
         idle=AUTO,
         engine=local("clone_input"),
@@ -137,14 +139,14 @@ class AclGraphDebug(Group):
     )
     remove_cat_ops = capture(
         True,
-        "Let producers write into slices of the concatenated tensor.",
+        "Let the producers of concatenated tensors write into slices of the result.",
         flat="remove_cat_ops",
         effect=SWITCHES,
     )
 
 
 class DebugConfig(Group):
-    """Looking inside."""
+    """Debugging: dumps, reports, and the deadlock check."""
 
     graph_dump = Nested(GraphDump)
     data_dump = Nested(DataDump)
@@ -159,7 +161,7 @@ class DebugConfig(Group):
     )
     deadlock_check = Option(
         False,
-        "The same as `capture.deadlock_check`, for both modes; where there is nothing to search, a warning.",
+        "The same as `capture.deadlock_check`, for both modes; warns if there is no recording to check.",
         engine=local("deadlock_check"),
         effect="tests/integration/test_option_effects.py::test_deadlocks_are_searched",
     )

@@ -8,7 +8,8 @@ from torchair.configs.option import REDUCE, Group, Option
 from torchair.configs.option_kinds import capture, graph, session
 
 # Integers and ranges joined by bars. Accepts what ^(((\d+)|(\d+-{0,1}\d+))\|{0,1})*$ accepts, but in linear
-# time. That pattern takes ranges without a bar between them ("0-12-3") if two digits are between the hyphens.
+# time. That pattern accepts ranges without a bar between them ("0-12-3") if two digits are between the
+# hyphens.
 _RANGES = r"\d+(?:-\d\d+)*(?:-\d+)?"
 STEPS = Regex(rf"(?:{_RANGES}(?:\|{_RANGES})*\|?)?", "integers and ranges joined by `|`, as `0|2-5`")
 NODE_NAMES = Regex(
@@ -17,11 +18,11 @@ NODE_NAMES = Regex(
 
 
 class DumpConfig(Group):
-    """Dump of what ops read and make: by the reference engine in graph mode, else from every node."""
+    """Dumps of op inputs and outputs: in graph mode from the reference engine, else from FX nodes."""
 
     enable_dump = Option(
         False,
-        "Dump tensors while the graph runs, in capture mode also out of recordings; nothing is compiled.",
+        "Dump tensors while the graph runs, in capture mode also from recordings; nothing is compiled.",
         flat="dump_tensor_data",
         idle=REDUCE,
         engine=session("ge.exec.enableDump", gate="enable_dump"),
@@ -29,7 +30,7 @@ class DumpConfig(Group):
     )
     dump_path = Option(
         "./",
-        "Root of the dump; each rank writes to its own folder in it.",
+        "Root directory of the dump; each rank writes to its own subdirectory.",
         ExistingDir(),
         flat="data_dump_dir",
         engine=session("ge.exec.dumpPath", rank_directory, gate="enable_dump"),
@@ -37,48 +38,50 @@ class DumpConfig(Group):
     )
     dump_mode = graph(
         "all",
-        "Which sides of an op are dumped.",
+        "Which side of each op is dumped: inputs, outputs or both.",
         Choice("input", "output", "all"),
         engine=session("ge.exec.dumpMode", gate="enable_dump"),
         effect="tests/debug/dumps/test_ge_op_dump.py::test_dump_mode_selects_inputs_and_outputs",
     )
     quant_dumpable = graph(
         False,
-        "Keep data before quantisation so that it can be dumped; a hint, handed on in the dump's JSON file.",
+        "Keep the data before quantization so that it can be dumped; a hint that is written to the JSON "
+        "file of the dump.",
         engine=session("ge.quant_dumpable", gate="enable_dump"),
         effect="tests/debug/dumps/test_ge_op_dump.py::test_the_options_are_handed_on",
     )
     dump_step = graph(
         "",
-        "Which runs of a graph are dumped, counted from 0; empty means all.",
+        "The runs of a graph that are dumped, counted from 0; empty means all.",
         STEPS,
         engine=session("ge.exec.dumpStep", gate="enable_dump"),
         effect="tests/debug/dumps/test_ge_op_dump.py::test_dump_step_selects_runs",
     )
     dump_layer = graph(
         "",
-        "Names of the ops of the IR that are dumped, and the inputs that feed them; empty means all.",
+        "Names of the IR ops to dump, together with the inputs that feed them; empty means all.",
         NODE_NAMES,
         engine=session("ge.exec.dumpLayer", gate="enable_dump"),
         effect="tests/debug/dumps/test_ge_op_dump.py::test_layers_and_the_inputs_that_feed_them",
     )
     dump_data = graph(
         "tensor",
-        "Whole tensors, or a CSV of their statistics.",
+        "Dump whole tensors, or a CSV file of their statistics.",
         Choice("tensor", "stats"),
         engine=session("ge.exec.dumpData", gate="enable_dump"),
         effect="tests/debug/dumps/test_ge_op_dump.py::test_dump_data_stats_writes_statistics",
     )
     dump_config_path = graph(
         None,
-        "A complete dump configuration as a file, without `enable_dump`; options that are set win over it.",
+        "JSON file with a complete dump configuration, without `enable_dump`; options that are set "
+        "override it.",
         ExistingJson(),
         engine=session("ge_dump_with_acl_config"),
         effect="tests/debug/dumps/test_ge_op_dump.py::test_a_model_by_file",
     )
     data_dump_stage = capture(
         "optimized",
-        "Which graph is dumped: `original` runs eagerly, without recording.",
+        "The graph that is dumped: `original` runs eagerly, without recording.",
         Choice("original", "optimized"),
         flat="data_dump_stage",
         effect="tests/debug/dumps/test_tensor_dump.py::test_every_tensor_of_every_call",

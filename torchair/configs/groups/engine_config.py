@@ -1,4 +1,4 @@
-"""The options of the embedded engine, which other TorchAir implementations have not."""
+"""Define the options of the embedded engine, which other TorchAir implementations do not have."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torchair.configs.option import Group, Option
 
 
 class EngineConfig(Group):
-    """The embedded engine: who generates code, and within which bounds."""
+    """The embedded engine: code generators and resource limits."""
 
     codegen = Option(
         "auto",
-        "What runs the graph: `reference` interprets it op by op, `eager` is readable Python, `inductor` and "
-        "`native` are compiled, `auto` chooses.",
+        "Code generator: `reference` interprets the graph op by op, `eager` writes readable Python, "
+        "`inductor` and `native` compile, `auto` chooses.",
         Choice("auto", "reference", "eager", "inductor", "native"),
         flat="codegen",
         own=True,
@@ -20,16 +20,17 @@ class EngineConfig(Group):
     )
     soc = Option(
         "",
-        "The chip that graphs are written for, such as `Ascend910B`. Those of the newest family "
-        "(`Ascend910_95`, `Ascend950`) get ops that only it has; unset means ops that all have.",
+        "The chip that graphs are built for, such as `Ascend910B`. Chips of the newest family "
+        "(`Ascend910_95`, `Ascend950`) get ops that only this family has; unset uses ops that all "
+        "chips have.",
         Regex(r"(?i:ascend\w+)?", "the name of a chip: `Ascend` and its number"),
         own=True,
         effect="tests/integration/test_chip_checks.py::test_newest_chip_gets_newer_op",
     )
     compile_budget_s = Option(
         None,
-        "With `codegen='auto'`: most seconds that this process spends on building better programs in the "
-        "background; 0 builds none, so the eager program stays; unset means no bound.",
+        "With `codegen='auto'`: maximum seconds that this process spends on compiling optimized programs "
+        "in the background; 0 compiles none, so the eager program stays; unset means no limit.",
         IntRange(0, INT64_MAX, none=True),
         flat="compile_budget_s",
         own=True,
@@ -38,8 +39,8 @@ class EngineConfig(Group):
     )
     compile_workers = Option(
         1,
-        "With `codegen='auto'`: how many processes build better programs at the same time. They have the "
-        "lowest priority.",
+        "With `codegen='auto'`: number of worker processes that compile optimized programs at the same "
+        "time. They run at the lowest priority.",
         IntRange(1, 64),
         flat="compile_workers",
         own=True,
@@ -48,9 +49,9 @@ class EngineConfig(Group):
     )
     program_cache_mb = Option(
         2048,
-        "Most megabytes of what is kept on disk for later processes (in `~/.cache/torchair/programs`, or "
-        "where `XDG_CACHE_HOME` or `TORCHAIR_PROGRAMS` say): better programs, and what was compiled "
-        "after Dynamo. What is unused longest is dropped; 0 keeps and takes nothing.",
+        "Maximum megabytes of the program cache on disk (`~/.cache/torchair/programs`, or the directory in "
+        "`XDG_CACHE_HOME` or `TORCHAIR_PROGRAMS`). It holds optimized programs and the results of compiling "
+        "after Dynamo. The least recently used entries are removed first; 0 disables the cache.",
         IntRange(0, 1 << 24),
         flat="program_cache_mb",
         own=True,
@@ -59,7 +60,7 @@ class EngineConfig(Group):
     )
     memory_budget = Option(
         None,
-        "Most bytes that recordings may hold; unset means no bound.",
+        "Maximum bytes of memory that recordings may hold; unset means no limit.",
         IntRange(0, INT64_MAX, none=True),
         flat="memory_budget",
         own=True,
@@ -75,8 +76,8 @@ class EngineConfig(Group):
     )
     strict = Option(
         False,
-        "What makes a run less than promised is an error instead of a warning. TORCHAIR_STRICT=1 in the "
-        "environment does it for all graphs.",
+        "Raise an error instead of a `DegradedWarning`. TORCHAIR_STRICT=1 in the environment does this for "
+        "all graphs.",
         flat="strict",
         own=True,
         cached=False,

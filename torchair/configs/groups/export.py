@@ -8,17 +8,17 @@ from torchair.configs.option_kinds import graph
 
 
 class ExportExperimental(Group):
-    """What an exported graph contains beyond the ops."""
+    """Additional contents of an exported graph."""
 
     enable_record_nn_module_stack = graph(
         False,
-        "Attach the stack of modules to each op as attribute `nn_module_stack`.",
+        "Attach the module stack to each op as attribute `nn_module_stack`.",
         idle=REDUCE,
         effect="tests/backend/export/test_files.py::test_modules_are_recorded",
     )
     auto_atc_config_generated = graph(
         False,
-        "Also write the JSON templates for several devices, where a graph talks to others.",
+        "Also write the JSON templates for several devices if the graph communicates.",
         idle=REDUCE,
         effect="tests/backend/export/test_files.py::test_templates_for_several_devices",
     )
@@ -28,7 +28,7 @@ class ExportExperimental(Group):
 
 
 class ExportConfig(Group, open=True):
-    """What `dynamo_export` takes as arguments; here for scripts that read or set it."""
+    """The arguments of `dynamo_export`, for scripts that read or set them as options."""
 
     export_mode = graph(
         False, "Export instead of running: call `dynamo_export` for that.", Raw(), plain=True, acts=False
@@ -39,11 +39,12 @@ class ExportConfig(Group, open=True):
     export_name = graph(None, "The argument of `dynamo_export`.", Raw(), plain=True, cached=False, acts=False)
     weight_name = graph(
         None,
-        "id of a weight tensor -> its qualified name: `dynamo_export` asks the model.",
+        "Maps the id of a weight tensor to its qualified name; `dynamo_export` reads the names from "
+        "the model.",
         Raw(),
         plain=True,
         cached=False,
         acts=False,
     )
-    inputs_name = graph(None, "Kept for old scripts; unused.", Raw(), plain=True, cached=False, acts=False)
+    inputs_name = graph(None, "Unused; for old scripts.", Raw(), plain=True, cached=False, acts=False)
     experimental = Nested(ExportExperimental)

@@ -12,8 +12,8 @@ class FusionConfig(Group):
 
     fusion_switch_file = graph(
         None,
-        'File that switches [passes](passes.md): `{"Switch": {"GraphFusion": {"ALL": "off", "PassA": "on"}, '
-        '"UBFusion": {}}}`. `ALL` stands for all fusions that are not named.',
+        'JSON file that enables and disables [passes](passes.md): `{"Switch": {"GraphFusion": {"ALL": "off", '
+        '"PassA": "on"}, "UBFusion": {}}}`. `ALL` stands for all fusions that are not named.',
         ExistingFile(),
         idle=REDUCE,
         engine=session("ge.fusionSwitchFile"),

@@ -12,11 +12,11 @@ TESTS = "tests/integration/test_engine_side_options.py"
 
 
 class GeConfig(Group):
-    """Session options of the engine: one set per process where an Ascend engine runs the graphs."""
+    """Session options of the engine: one set per process if an Ascend engine runs the graphs."""
 
     enable_single_stream = graph(
         False,
-        "Run a graph on one stream: scopes that move ops to another one, and events, are taken off, with a "
+        "Run the graph on one stream: removes events and scopes that move ops to another stream, with a "
         "`DegradedWarning`.",
         idle=REDUCE,
         engine=session("ge.enableSingleStream", TRUE_FALSE),
@@ -24,7 +24,7 @@ class GeConfig(Group):
     )
     oo_level = graph(
         "O3",
-        "How hard the graph optimiser works. O1 leaves out the fusions ([passes](passes.md)) and sorts by "
+        "Optimization level of the graph. O1 skips the fusions ([passes](passes.md)) and sorts by "
         "StableRDFS.",
         Choice("O1", "O3"),
         idle=REDUCE,
@@ -33,8 +33,7 @@ class GeConfig(Group):
     )
     oo_constant_folding = graph(
         None,
-        "Compute what depends on constants alone when the graph is compiled; unset follows the level (on in "
-        "both).",
+        "Compute constant subexpressions when the graph is compiled; unset follows the level (on in both).",
         BOOL,
         idle=REDUCE,
         engine=session("ge.oo.constantFolding", TRUE_FALSE),
@@ -42,7 +41,7 @@ class GeConfig(Group):
     )
     oo_dead_code_elimination = graph(
         None,
-        "Remove ops of the IR whose results nobody reads; unset follows the level (on in both).",
+        "Remove IR ops with unused results; unset follows the level (on in both).",
         BOOL,
         idle=REDUCE,
         engine=session("ge.oo.deadCodeElimination", TRUE_FALSE),
@@ -50,8 +49,8 @@ class GeConfig(Group):
     )
     export_compile_stat = graph(
         "2",
-        "When `./fusion_result.json` is written, which says how often passes and fusions found something and "
-        "changed it: never, at exit, after each compile. Nothing is written unless this is assigned.",
+        "When to write `./fusion_result.json`, which counts the matches and changes of passes and fusions: "
+        "never, at exit, or after each compile. Nothing is written unless this is assigned.",
         Choice("0", "1", "2"),
         idle=REDUCE,
         engine=session("ge.exportCompileStat"),
@@ -61,7 +60,7 @@ class GeConfig(Group):
     aicore_num = graph(
         None,
         "Core limit of the session, cube and vector cores joined by a bar: `24|48`. On a CPU these are "
-        "threads; a block of `torchair.scope.limit_core_num` has its own.",
+        "threads; a block of `torchair.scope.limit_core_num` overrides it.",
         Kind(),
         idle=REDUCE,
         engine=session("ge.aicoreNum"),
@@ -69,8 +68,8 @@ class GeConfig(Group):
     )
     optimization_switch = graph(
         None,
-        "Single [passes](passes.md) on or off, by name. It wins over `fusion_config.fusion_switch_file`; "
-        "names of the Ascend engine's passes are handed on to it.",
+        "Enable or disable single [passes](passes.md) by name. This overrides "
+        "`fusion_config.fusion_switch_file`; names of the Ascend engine's passes are passed on to it.",
         SwitchText(),
         idle=REDUCE,
         engine=session("ge.optimizationSwitch"),

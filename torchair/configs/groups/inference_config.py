@@ -12,7 +12,7 @@ class InferenceConfig(Group):
 
     dynamic_gears_merge_policy = graph(
         "zip",
-        "How the gears of several dimensions combine: pairwise, or each with each.",
+        "How the gears of several dimensions combine: pairwise (`zip`) or all combinations (`product`).",
         Choice("zip", "product"),
         idle=REDUCE,
         effect="tests/backend/specialize/test_size_buckets.py::test_gears_of_two_inputs",

@@ -1,6 +1,4 @@
-"""Write files and folders for debugging, with `core/fingerprint/atomic_files.py`. A file that cannot be
-written causes a warning and nothing else.
-"""
+"""Write debug files and directories; if a file cannot be written, torchair warns and continues."""
 
 from __future__ import annotations
 
@@ -17,30 +15,30 @@ from torchair.core.fingerprint.atomic_files import FILE_MODE, FOLDER_MODE, atomi
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Of this process among all; 0 of 1 without a process group."""
+    """Return the rank of this process and the number of processes; 0 and 1 without a process group."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return 0, 1
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
 def rank_folder(root: str) -> Path:
-    """`<root>/worldsize<W>_global_rank<R>` of this process."""
+    """Return `<root>/worldsize<W>_global_rank<R>` of this process."""
     rank, size = rank_and_size()
     return Path(root) / f"worldsize{size}_global_rank{rank}"
 
 
 def stamped(stem: str, ending: str) -> str:
-    """`<stem>_rank_<rank>_pid_<pid>_ts_<UTC time with microseconds>.<ending>`."""
+    """Return `<stem>_rank_<rank>_pid_<pid>_ts_<UTC time with microseconds>.<ending>`."""
     return f"{stem}_rank_{rank_and_size()[0]}_pid_{os.getpid()}_ts_{now()}.{ending}"
 
 
 def now() -> str:
-    """The time in UTC, `YYYYmmddHHMMSS` and six digits of microseconds."""
+    """Return the time in UTC, `YYYYmmddHHMMSS` and six digits of microseconds."""
     return datetime.now(timezone.utc).strftime("%Y%m%d%H%M%S%f")
 
 
 def make_folder(root: Path, *below: str) -> Path:
-    """`root/below…`, made where it is missing. `root` and what is below it must not be links."""
+    """Create and return `root/below…`. `root` and the directories below it must not be symbolic links."""
     folder = checked(root)
     make_parents(folder)
     for name in below:
@@ -50,7 +48,7 @@ def make_folder(root: Path, *below: str) -> Path:
 
 
 def next_folder(parent: Path, stem: str) -> Path:
-    """`<stem>__<n>` with the first number that is free. Others may look for theirs at the same time."""
+    """Create `<stem>__<n>` with the first free number. Other processes may create theirs at the same time."""
     number = 0
     while True:
         folder = checked(parent / f"{stem}__{number}")
@@ -63,18 +61,18 @@ def next_folder(parent: Path, stem: str) -> Path:
 
 
 def open_log(path: Path) -> int:
-    """A descriptor to append lines with."""
+    """Return a descriptor for appending lines."""
     return os.open(checked(path), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_APPEND, FILE_MODE)
 
 
 def write_text(path: Path, text: str, mode: int = FILE_MODE) -> None:
-    """The text as a file."""
+    """Write the text to a file."""
     with atomic_write(path, mode) as file:
         file.write(text.encode("utf-8", errors="backslashreplace"))
 
 
 class WarnOnWriteError:
-    """Turn errors of writing files into warnings. Errors of the user stay errors."""
+    """Turn errors of writing files into warnings. User errors stay errors."""
 
     def __init__(self, degradations: Diagnostics, what: str = "a debug file") -> None:
         self._degradations = degradations
@@ -87,5 +85,5 @@ class WarnOnWriteError:
         if not isinstance(error, Exception) or is_of_user(error):
             return False
         why = f"{type(error).__name__}: {first_line(error)}"
-        self._degradations.add(f"{self._what} was not written: {why}")
+        self._degradations.add(f"cannot write {self._what}: {why}")
         return True

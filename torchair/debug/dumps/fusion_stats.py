@@ -1,10 +1,10 @@
-"""`./fusion_result.json`: how often the passes and fusions of each graph found something, and changed it.
+"""Write `./fusion_result.json`: how often passes and fusions matched in each graph, and changed it.
 
     {"session_and_graph_id_0_3": {
         "graph_fusion": {"bmm_transpose": {"match_times": "2", "effect_times": "1"}}, "ub_fusion": {}}}
 
-The file has all graphs of the process, which is one session. Code generators do not tell which kernels they
-fuse, so there is nothing under `ub_fusion`.
+The file has all graphs of the process, which is one session. Code generators do not report which kernels they
+fuse, so `ub_fusion` is empty.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ NEVER, AT_EXIT = "0", "1"
 
 
 class Counts(Protocol):
-    """How often a pass found something, and changed it."""
+    """Number of matches and of changes of a pass."""
 
     matches: int
     effects: int
 
 
 class FusionResults:
-    """What there is to write so far."""
+    """Collected statistics of all graphs."""
 
     def __init__(self) -> None:
         self._graphs: dict[str, Any] = {}
@@ -43,7 +43,7 @@ class FusionResults:
         self._waits = False
 
     def add(self, name: str, found: Mapping[str, Counts], when: str, degradations: Diagnostics) -> None:
-        """One graph, `graph_<number>`, is compiled; it is written now, at exit, or never."""
+        """Add a compiled graph, `graph_<number>`, and write the file now, at exit, or never."""
         if when == NEVER:
             return
         with self._lock:
@@ -62,7 +62,7 @@ class FusionResults:
             try:
                 self._write()
             except (OSError, RuntimeError) as error:
-                degradations.add(f"{FILE} was not written: {type(error).__name__}: {first_line(error)}")
+                degradations.add(f"cannot write {FILE}: {type(error).__name__}: {first_line(error)}")
 
     def _write(self) -> None:
         write_text(Path(FILE), json.dumps(self._graphs, indent=2) + "\n")
@@ -71,7 +71,7 @@ class FusionResults:
         try:
             self._write()
         except (OSError, RuntimeError) as error:
-            logger.error("%s was not written: %s", FILE, first_line(error))
+            logger.error("cannot write %s: %s", FILE, first_line(error))
 
 
 FUSION_RESULTS = FusionResults()

@@ -1,10 +1,11 @@
-"""What the ops of a GE graph read and make, as files, while the reference engine runs it.
+"""Dump the inputs and outputs of the ops of a GE graph while the reference engine runs it.
 
-    <folder>/<YYYYmmddHHMMSS>/<device>/<graph>/<id>/<run>/
-        <type>.<op>.<task>.<stream>.<timestamp>.<input|output>.<index>.npy
-        statistics.csv                                              instead, where statistics are wanted
+<folder>/<YYYYmmddHHMMSS>/<device>/<graph>/<id>/<run>/
+    <type>.<op>.<task>.<stream>.<timestamp>.<input|output>.<index>.npy
+            statistics.csv                                              instead, if statistics are selected
 
-A task is the number of the op in the run. Constants have no files of their own: they are inputs of others.
+    The task is the number of the op in the run. Constants have no files of their own; they are inputs of
+    other ops.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from torchair.ge.graph import INPUT_TYPES, Graph, Op
 from torchair.ge.host import Host
 
 SCOPE = "torchair_enable_data_dump"
-"""The attribute of ops that `scope.data_dump()` marks."""
+"""Attribute of ops in a `scope.data_dump()` block."""
 JSON_FOLDER = "ge_dump_data_json"
 STATISTICS = (
     "Op Type", "Op Name", "Task ID", "Stream ID", "Timestamp", "Input/Output", "Index", "Data Size",
@@ -44,7 +45,7 @@ Tensors = list[torch.Tensor]
 
 
 class EngineDump:
-    """Dumps the runs of one graph."""
+    """Dump the runs of one graph."""
 
     def __init__(self, graph: Graph, plan: DumpPlan, device: torch.device, degradations: Diagnostics) -> None:
         self._plan = plan
@@ -57,13 +58,14 @@ class EngineDump:
         known = {op.name for part in (graph, *graph.subgraphs.values()) for op in part.ops}
         if self._names and not self._names & known:
             degradations.add(
-                f"nothing of {graph.name} is dumped: it has no op named {', '.join(sorted(self._names))}",
-                next="debug.graph_dump shows the names",
+                f"dump_config dumps nothing of graph {graph.name}: it has no op named "
+                f"{', '.join(sorted(self._names))}",
+                next="write the graph with debug.graph_dump to see the names",
             )
 
     @contextlib.contextmanager
     def run(self) -> Iterator[Run | None]:
-        """One run of the graph: who sees its ops, or None where this run is not dumped."""
+        """Yield the observer of one run of the graph, or None if this run is not dumped."""
         step, self._runs = self._runs, self._runs + 1
         if not self._plan.at(step):
             yield None
@@ -76,7 +78,7 @@ class EngineDump:
 
 
 class Run:
-    """Sees the ops of one run."""
+    """Observe the ops of one run."""
 
     def __init__(
         self, plan: DumpPlan, names: frozenset[str], below: tuple[str, ...], degradations: Diagnostics
@@ -84,12 +86,12 @@ class Run:
         self._plan, self._names, self._degradations = plan, names, degradations
         self._below = below
         self._tasks = 0
-        # Ops that have begun, with their task and what they read: those of a sub-graph run inside of one.
+        # Running ops, with their task and inputs: ops of a sub-graph run inside of an op.
         self._begun: list[tuple[int, Tensors]] = []
         self._rows: list[list[Any]] = []
 
     def before(self, op: Op, values: Sequence[Value]) -> None:
-        """An op is about to run, and may write into what it reads."""
+        """Dump inputs before an op runs, because it may write into them."""
         read: Tensors = []
         if self._wants(op) and ("input" in self._plan.sides or self._plan.overflow):
             with WarnOnWriteError(self._degradations, "a dumped tensor"):
@@ -98,7 +100,7 @@ class Run:
         self._tasks += 1
 
     def after(self, op: Op, values: Sequence[Value]) -> None:
-        """It has run."""
+        """Dump the outputs after an op ran."""
         task, read = self._begun.pop()
         if not self._wants(op):
             return
@@ -112,7 +114,7 @@ class Run:
                     self._write(head, side, tensors)
 
     def end(self) -> None:
-        """The run is over."""
+        """Write the statistics at the end of the run."""
         if not self._rows:
             return
         text = io.StringIO()
@@ -138,7 +140,7 @@ class Run:
 
 
 def layers(graph: Graph, plan: DumpPlan) -> frozenset[str]:
-    """The ops that are dumped, by name; empty: all. Inputs of the graph that feed them are among them."""
+    """Return the names of the ops to dump, with the graph inputs that feed them; empty means all."""
     marked = {op.name for op in graph.ops if SCOPE in op.attrs}
     names = plan.layers_of(graph.name) | marked
     fed = [tensor.op for op in graph.ops if op.name in names for tensor in op.inputs]
@@ -146,7 +148,7 @@ def layers(graph: Graph, plan: DumpPlan) -> frozenset[str]:
 
 
 def write_options(graph: Graph, options: DebugOptions, plan: DumpPlan) -> None:
-    """The file that tells a runtime what is dumped; each graph of the process adds its entry."""
+    """Write the file that configures the dump of a runtime; each graph of the process adds its entry."""
     rank, size = rank_and_size()
     folder = make_folder(Path(JSON_FOLDER))
     path = folder / f"dump_options_worldsize{size}_rank{rank}_pid{os.getpid()}.json"
@@ -165,7 +167,7 @@ def write_options(graph: Graph, options: DebugOptions, plan: DumpPlan) -> None:
 
 
 def plain(name: str) -> str:
-    """A name as a part of a path."""
+    """Return a name that can be part of a path."""
     return re.sub(r"[./\\ ]", "_", name)
 
 
@@ -179,7 +181,7 @@ def _overflows(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def _statistics(tensor: torch.Tensor) -> list[Any]:
-    """Size, kind, and numbers that two dumps are compared by; those of elements that are finite."""
+    """Return size, type and statistics for comparing two dumps; the statistics ignore non-finite elements."""
     array = array_of(tensor)
     facts = [tensor.nbytes, str(tensor.dtype).removeprefix("torch."), "ND", "x".join(map(str, array.shape))]
     is_number = array.dtype.kind in "fc"

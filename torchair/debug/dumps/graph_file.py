@@ -1,5 +1,5 @@
-"""Graphs as files: the text of each type, Python scripts that run by themselves, and what such a script calls
-when it runs. Large constants lie beside a script, in a file of its name that ends in `.pt`.
+"""Write graphs to files: as text of each format, or as standalone Python scripts; and run such scripts. Large
+constants are stored next to the script, in a file with the same name and the suffix `.pt`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torchair.debug.dumps.graph_file import begin_graph, constants_of, run_graph
 KERNEL = '''
 
 def kernel(*args):
-    """What the compiled graph returns for the flat arguments of a call: its ops run one by one."""
+    """Run the ops of the compiled graph one by one, for the flat arguments of a call."""
     return run_graph(graph, args, {device!r})
 
 '''
@@ -41,7 +41,7 @@ def kernel(*args):
 
 @dataclass(frozen=True)
 class GraphSignature:
-    """How a graph is called: with such inputs, on this device; its results lie as the layouts say."""
+    """Signature of a graph: example inputs, device, and layouts of the results."""
 
     inputs: Sequence[Any] = ()
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -49,13 +49,13 @@ class GraphSignature:
 
     @property
     def text(self) -> str:
-        """What stands behind the `kernel` of a script."""
+        """Return the text that follows `kernel` in a script."""
         return f"{views_text(self.layouts)}{main_text(self.inputs)}"
 
 
 @dataclass(frozen=True)
 class GraphText:
-    """The text of a graph, the constants that lie beside it, and why it does not run by itself, if so."""
+    """Text of a graph, the constants stored next to it, and the reason if it cannot run on its own."""
 
     text: str
     constants: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
@@ -63,7 +63,7 @@ class GraphText:
 
     @without_modes
     def write(self, path: Path) -> None:
-        """The file, and the one beside it first: a script is never without its constants."""
+        """Write the file; its constants are written first, so that a script never lacks them."""
         if self.constants:
             with atomic_write(path.with_suffix(BESIDE)) as file:
                 torch.save(self.constants, file)
@@ -71,7 +71,7 @@ class GraphText:
 
 
 def ir_text(graph: Graph, kind: str, call: GraphSignature, *, normalised: bool) -> GraphText:
-    """The IR as `txt`, `pbtxt` or `py`; `normalised` as an engine receives it."""
+    """Return the IR as `txt`, `pbtxt` or `py`; `normalised` as an engine receives it."""
     if kind != "py":
         write = to_txt if kind == "txt" else to_pbtxt
         return GraphText(write(graph, normalised=normalised))
@@ -89,25 +89,25 @@ def ir_text(graph: Graph, kind: str, call: GraphSignature, *, normalised: bool) 
 
 @without_modes
 def fx_text(gm: fx.GraphModule, call: GraphSignature) -> GraphText:
-    """An FX graph as a Python script; as torch prints it where something in it has no text."""
+    """Return an FX graph as a Python script, or as torch prints it if a value in it has no text."""
     constants: dict[str, torch.Tensor] = {}
     program = eager.build(gm, call.inputs)
-    assert program.standalone is not None, "an eager program is text"
+    assert program.standalone is not None, "an eager program has source text"
     text = program.standalone(beside=constants)
     if text is None:
         shown = gm.print_readable(print_output=False, include_stride=True, include_device=True)
-        return GraphText(f"{shown}\n", why_not="it holds Python objects that have no text")
+        return GraphText(f"{shown}\n", why_not="it contains Python objects that cannot be written as text")
     loaded = f"{IMPORTS}\nconstants = constants_of(__file__)\n" if constants else ""
     return GraphText(f"import torchair  # its ops\n{loaded}{text}\n{call.text}", constants)
 
 
 def begin_graph() -> Graph:
-    """A new graph, which is the one being built from here on."""
+    """Create a graph and make it the one being built."""
     return Graph("script").__enter__()
 
 
 def constants_of(file: str) -> dict[str, torch.Tensor]:
-    """The constants that lie beside a script."""
+    """Load the constants stored next to a script."""
     return torch.load(Path(file).with_suffix(BESIDE), weights_only=True)
 
 

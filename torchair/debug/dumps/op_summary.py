@@ -1,4 +1,4 @@
-"""The report of which operators a graph calls, how often, with what, and which of them have converters."""
+"""Report the operators of a graph: number of calls, argument types, and which have converters."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _DECLINING = ("NotImplementedError", "UnsupportedOp")
 
 @dataclass
 class OpSummaryRow:
-    """One target: its calls, by what went in and what came out."""
+    """One operator: its calls, grouped by the types of inputs and outputs."""
 
     inputs: Counter[str] = field(default_factory=Counter)
     outputs: Counter[str] = field(default_factory=Counter)
 
     def add(self, node: fx.Node) -> None:
-        """One more call. Values are those the graph was traced with: no op has to run for it."""
+        """Count a call. The values come from tracing, so no op has to run."""
         args, kwargs = (map_aggregate(part, _shown) for part in (node.args, node.kwargs))
         named = [f"{key}={value!r}" for key, value in kwargs.items()] if isinstance(kwargs, Mapping) else []
         self.inputs[f"({', '.join([*map(repr, args), *named])})"] += 1  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ class OpSummaryRow:
 
 
 def summary_text(gm: fx.GraphModule) -> str:
-    """The report as csv, sub-graphs included, with the mark that spreadsheets know UTF-8 by."""
+    """Return the report as CSV, including sub-graphs, with a byte order mark for spreadsheets."""
     rows: dict[Any, OpSummaryRow] = {}
     parts = [part for part in gm.modules() if isinstance(part, fx.GraphModule)]
     for node in (node for part in parts for node in part.graph.nodes):
@@ -60,14 +60,14 @@ def summary_text(gm: fx.GraphModule) -> str:
 
 
 def kind_of(target: Any) -> str:
-    """`builtin` for Python's own functions, `prims` by name, `aten` for every other op."""
+    """Return `builtin` for Python's own functions, `prims` by name, `aten` for every other op."""
     if not isinstance(target, OpOverload | HigherOrderOperator):
         return "builtin"
     return "prims" if "prim" in str(target) else "aten"
 
 
 def status_of(target: Any) -> str:
-    """Is there a converter? Partly: it declines some calls. Ours may also take the op apart."""
+    """Return whether a converter exists; `partial` if it rejects some calls. Built-in ones may decompose."""
     if kind_of(target) == "builtin":
         return SUPPORTED
     found = next(iter(candidates(target)), None)
@@ -77,7 +77,7 @@ def status_of(target: Any) -> str:
 
 
 def _status(row: Converter) -> str:
-    """By the text of the converter: does it return, does it decline?"""
+    """Derive the status from the source of the converter: whether it returns or rejects calls."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(row.fn)))
     except (OSError, TypeError, SyntaxError):
@@ -101,7 +101,7 @@ def _listed(counts: Counter[str]) -> str:
 
 @dataclass(frozen=True)
 class _Text:
-    """What prints as this text."""
+    """An object that prints as this text."""
 
     text: str
 
@@ -110,7 +110,7 @@ class _Text:
 
 
 def _shown(value: Any) -> Any:
-    """A tensor as `dtype(shape)`, a symbol by its name, a node as its value."""
+    """Format a tensor as `dtype(shape)`, a symbol as its name, a node as its value."""
     if isinstance(value, fx.Node):
         return map_aggregate(value.meta.get("val", _Text(value.name)), _shown)
     if isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""What users may ask to see: the options under `debug` and `dump_config`, as plain values."""
+"""Collect the debugging options under `debug` and `dump_config` as plain values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchair.configs.binding import from_row
 
 @dataclass(frozen=True)
 class DebugOptions:
-    """Which files one compilation, and the runs of what it made, leave."""
+    """The files to write for one compilation and the runs of its program."""
 
     graph_dump: str | None = from_row("debug.graph_dump.type")
     graph_dump_path: str | None = from_row("debug.graph_dump.path")

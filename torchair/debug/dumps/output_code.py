@@ -1,4 +1,4 @@
-"""Text that runs by itself: a module with `kernel(*args)` gets a `main` that calls it with random inputs."""
+"""Write standalone code: a module with `kernel(*args)` gets a `main` that calls it with random inputs."""
 
 from __future__ import annotations
 
@@ -41,26 +41,24 @@ KINDS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 @without_modes
 def module_text(program: Any, inputs: Sequence[Any]) -> str:
-    """The text of `output_code.py`. A program that has no text of its own is shown as it is."""
+    """Return the text of `output_code.py`, or the repr of a program without source text."""
     write = getattr(program, "standalone", None)
-    text = None if write is None or program.kind == "native" else write()  # a library is nothing to read
+    text = None if write is None or program.kind == "native" else write()  # a native library has no source
     if text is None:
         return program.source
     return f"import torchair  # its ops\n{text}\n{main_text(inputs)}"
 
 
 def main_text(inputs: Sequence[Any]) -> str:
-    """The `main` of a module whose `kernel` takes such inputs. The module imports torch."""
+    """Return the `main` of a module whose `kernel` accepts these inputs. The module imports torch."""
     arguments = "\n".join(f"        {_argument(value)}," for value in inputs)
     devices = {value.device.type for value in inputs if isinstance(value, torch.Tensor)}
-    brings = f"\nimport {PLUGIN}  # brings the device\n" if "npu" in devices else ""
+    brings = f"\nimport {PLUGIN}  # registers the device\n" if "npu" in devices else ""
     return brings + MAIN.format(arguments=arguments)
 
 
 def views_text(layouts: Sequence[Layout | None]) -> str:
-    """A `kernel` around the one before, where results are views of arguments that the graph leaves to others
-    to make.
-    """
+    """Return a wrapping `kernel` that adds results which are views of arguments."""
     left_out = [(place, item) for place, item in enumerate(layouts) if item is not None and item.is_left_out]
     if not left_out:
         return ""
@@ -71,7 +69,7 @@ def _view(place: int, layout: Layout) -> str:
     text = f"args[{layout.base}]"
     for step in layout.steps:
         if any(map(is_symbol, tree_flatten((step.args, step.kwargs))[0])):
-            return f"# result {place} is a view of argument {layout.base} whose sizes vary: None here"
+            return f"# result {place} is a view of argument {layout.base} with dynamic sizes: None here"
         args = [repr(value) for value in step.args]
         args[step.place : step.place] = [text]
         args += [f"{name}={value!r}" for name, value in step.kwargs.items()]
@@ -88,7 +86,7 @@ def _argument(value: Any) -> str:
 
 
 def _number(value: Any) -> Any:
-    """A symbol is what it was when the graph was traced; 2 where only the data decides it."""
+    """Return the value that a symbol had during tracing; 2 if it depends on data."""
     if not is_symbol(value):
         return value
     return KINDS[type(value)](value.node.hint if value.node.has_hint() else 2)

@@ -1,6 +1,4 @@
-"""The tensors of a graph that is recorded: copied inside the graph, and written after every call, be it a
-replay.
-"""
+"""Dump the tensors of a recorded graph: it copies them, and they are written after every call."""
 
 from __future__ import annotations
 
@@ -20,8 +18,9 @@ aten = torch.ops.aten
 
 
 class RecordedDump(Observer):
-    """Lets a graph return a copy of all that it computes, beside its results, and takes the copies away from
-    each call. Inputs are written before the graph may write into them.
+    """Let a graph return copies of all its values in addition to its results, and write them after each call.
+
+    Inputs are written before the graph may modify them.
     """
 
     watches_calls = True
@@ -31,12 +30,12 @@ class RecordedDump(Observer):
         self._folder = folder
         left_out = saved_by_user(gm)
         self._inputs = [None if node in left_out else node.name for node in placeholders(gm)]
-        kept = [node for node in gm.graph.nodes if node not in left_out]
+        nodes = [node for node in gm.graph.nodes if node not in left_out]
         self._constants = {
-            node.name: operator.attrgetter(node.target)(gm) for node in kept if node.op == "get_attr"
+            node.name: operator.attrgetter(node.target)(gm) for node in nodes if node.op == "get_attr"
         }
         self._results = len(_returned(gm))
-        self.names = _return_copies(gm, [node for node in kept if node.op == "call_function"])
+        self.names = _return_copies(gm, [node for node in nodes if node.op == "call_function"])
 
     def called(self, args: Sequence[Any]) -> None:
         for name, value in (*zip(self._inputs, args, strict=True), *self._constants.items()):
@@ -50,8 +49,9 @@ class RecordedDump(Observer):
 
 
 def _return_copies(gm: fx.GraphModule, calls: Sequence[fx.Node]) -> list[str]:
-    """Each value is copied where it is made, before anybody writes into it; one that is on another device is
-    returned itself, as a copy would have to run there. Their names.
+    """Copy each value where it is computed, before an op writes into it, and return the names of the values.
+
+    A value on another device is returned without a copy, because the copy would have to run there.
     """
     device = device_of(gm)
     made = [node for node in calls if isinstance(node.meta.get("val"), torch.Tensor)]
@@ -63,7 +63,7 @@ def _return_copies(gm: fx.GraphModule, calls: Sequence[fx.Node]) -> list[str]:
 
 def _returned(gm: fx.GraphModule) -> tuple[Any, ...]:
     (returned,) = gm.graph.output_node().args
-    assert isinstance(returned, list | tuple), "a graph under way returns a list"
+    assert isinstance(returned, list | tuple), "a graph during compilation returns a list"
     return tuple(returned)
 
 

@@ -1,4 +1,4 @@
-"""Programs that run an FX graph node by node and write what the nodes compute, on every call."""
+"""Run an FX graph node by node and write the values of the nodes on every call."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from torchair.core.source_location import source_of
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
 from torchair.debug.dumps.files import WarnOnWriteError, make_folder, now, rank_folder
 
-SAVING = "save_npugraph_tensor"  # the user's own way to save a tensor: such a tensor is not saved twice
+SAVING = "save_npugraph_tensor"  # the op with which users save a tensor; it is not saved twice
 
 
-class Dumping(fx.Interpreter):
-    """Runs the graph node by node; subclasses say what is written, and where."""
+class DumpProgram(fx.Interpreter):
+    """Run the graph node by node; subclasses define what is written, and where."""
 
     kind = "eager"
 
@@ -40,7 +40,7 @@ class Dumping(fx.Interpreter):
 
 
 class TensorFolder:
-    """Tensors as `<node>_device_<index>_<call>.pt`; of the CPU without the device."""
+    """Write tensors as `<node>_device_<index>_<call>.pt`, without the device for CPU tensors."""
 
     def __init__(self, root: str, degradations: Diagnostics) -> None:
         self._folder = rank_folder(root)
@@ -48,7 +48,7 @@ class TensorFolder:
         self._count: Counter[str] = Counter()
 
     def save(self, name: str, value: torch.Tensor) -> None:
-        """What a node has computed in one more call."""
+        """Write the value of a node in one call."""
         where = "" if value.device.type == "cpu" else f"_device_{value.device.index or 0}"
         with WarnOnWriteError(self._degradations, "a dumped tensor"):
             path = make_folder(self._folder) / f"{name}{where}_{self._count[name]}.pt"
@@ -58,13 +58,13 @@ class TensorFolder:
 
 
 def saved_by_user(gm: fx.GraphModule) -> set[fx.Node]:
-    """The nodes that the user saves."""
+    """Return the nodes that user code saves."""
     saves = [node for node in gm.graph.nodes if SAVING in str(node.target)]
     return {source for node in saves for source in node.all_input_nodes}
 
 
-class TensorFiles(Dumping):
-    """Every tensor in a `TensorFolder`."""
+class TensorFiles(DumpProgram):
+    """Write every tensor to a `TensorFolder`."""
 
     def __init__(self, gm: fx.GraphModule, folder: TensorFolder, degradations: Diagnostics) -> None:
         super().__init__(gm, degradations)
@@ -78,15 +78,15 @@ class TensorFiles(Dumping):
         return value
 
 
-class ArrayFiles(Dumping):
-    """Inputs and outputs of the kept calls as `.npy`, one folder per run."""
+class ArrayFiles(DumpProgram):
+    """Write inputs and outputs of the selected nodes as `.npy`, one directory per run."""
 
     def __init__(
-        self, gm: fx.GraphModule, folder: Path, kept: Collection[fx.Node], degradations: Diagnostics
+        self, gm: fx.GraphModule, folder: Path, selected: Collection[fx.Node], degradations: Diagnostics
     ) -> None:
         super().__init__(gm, degradations)
         self._folder = folder
-        self._kept = kept
+        self._selected = selected
         self._step = -1
 
     def __call__(self, args: list[Any]) -> list[Any]:
@@ -94,11 +94,11 @@ class ArrayFiles(Dumping):
         return super().__call__(args)
 
     def run_node(self, n: fx.Node) -> Any:
-        if n not in self._kept:
+        if n not in self._selected:
             return super().run_node(n)
         target = re.sub(r"[^\w.]", "_", str(n.target))
         name, stamp = f"{n.name}-{target}", now()
-        # Before the op: it may write into its inputs.
+        # Before the op runs, because it may write into its inputs.
         self._save(name, "INPUT", self.fetch_args_kwargs_from_env(n)[0], stamp)
         value = super().run_node(n)
         self._save(name, "OUTPUT", value if isinstance(value, list | tuple) else (value,), stamp)
@@ -112,15 +112,16 @@ class ArrayFiles(Dumping):
 
 
 def calls(gm: fx.GraphModule) -> set[fx.Node]:
-    """All calls of a graph."""
+    """Return all calls of a graph."""
     return {node for node in gm.graph.nodes if node.op == "call_function"}
 
 
 def chosen(gm: fx.GraphModule, choose: Callable[[fx.Node], Any] | None) -> set[fx.Node]:
-    """The calls of ops, without the Python between them, for which the user's filter has an answer."""
+    """Return the op calls, without Python functions, for which the user's filter returns a value."""
     if choose is not None and not callable(choose):
         raise BadOptionType(
-            "debug.data_dump.filter must be a function of a node, which returns None for those left out",
+            "debug.data_dump.filter must be a function of a node; it returns None for nodes that are "
+            "not dumped",
             got=f"{choose!r} ({type(choose).__name__})",
         )
     ops = [node for node in calls(gm) if isinstance(node.target, OpOverload | HigherOrderOperator)]
@@ -139,13 +140,13 @@ def _answer(choose: Callable[[fx.Node], Any], node: fx.Node) -> Any:
 
 
 def save_array(path: Path, value: Any) -> None:
-    """The value as a numpy file."""
+    """Write the value as a numpy file."""
     with atomic_write(path) as file:
         np.save(file, array_of(value), allow_pickle=False)
 
 
 def array_of(value: Any) -> np.ndarray[Any, Any]:
-    """As numpy has it: kinds of numbers that it does not know are widened, what is no number is its text."""
+    """Convert a value to numpy: types that numpy lacks are widened, other objects become text."""
     if isinstance(value, np.ndarray):
         return value
     if not isinstance(value, torch.Tensor):
@@ -161,7 +162,7 @@ def array_of(value: Any) -> np.ndarray[Any, Any]:
 
 
 def _leaves(values: Any) -> Iterator[tuple[str, Any]]:
-    """Each value with its place: `0`, or `0.1` for the second tensor of a list; numbers stay together."""
+    """Yield each value with its place: `0`, or `0.1` for the second tensor of a list."""
     for index, value in enumerate(values):
         if isinstance(value, list | tuple) and any(isinstance(item, torch.Tensor) for item in value):
             yield from ((f"{index}.{inner}", item) for inner, item in _leaves(value))

@@ -1,7 +1,7 @@
-"""Who looks at one compile of one graph: the debug folder, the graph dump, the summary of operators.
+"""Observe the compile of one graph: the debug directory, the graph dump, the operator summary.
 
-`backend` calls one method per stage; what is written, and where, is decided here. Looking must not end a
-compile: what cannot be written is told.
+`backend` calls one method per stage; this module decides what is written, and where. Observing must not fail
+a compile: if a file cannot be written, torchair warns.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ DEFAULT_TYPE = "pbtxt"
 
 @dataclass
 class CompileObserver:
-    """What was asked for, and what is known of the graph under way."""
+    """The debug outputs that are enabled, and the state of the current graph."""
 
     options: DebugOptions = field(default_factory=DebugOptions)
     files: PhaseFiles | None = None
     captures: bool = False
     degradations: Diagnostics = field(default_factory=Diagnostics)
     name: str = ""
-    is_summed: bool = False  # a compile that is tried again has one summary
+    is_summed: bool = False  # write the summary only once if the compile is retried
     call: GraphSignature = field(default_factory=GraphSignature)
 
     def begin(self, gm: fx.GraphModule, name: str, call: GraphSignature) -> None:
@@ -53,11 +53,11 @@ class CompileObserver:
 
     @property
     def observe(self) -> Callable[[str, Any], None] | None:
-        """The observer of the pass loop, if somebody wants to see each pass."""
+        """Return the observer of the pass loop, or None if no output needs it."""
         return None if self.files is None else self.after_pass
 
     def after_pass(self, title: str, graph: Any) -> None:
-        """The graph after one pass."""
+        """Handle the graph after one pass."""
         what = f"graph_after_{title}"
         if not isinstance(graph, Graph):
             self._in_folder(lambda files: files.fx(what, graph))
@@ -65,22 +65,22 @@ class CompileObserver:
             self._in_folder(lambda files: files.ir(what, *self._ir(graph)))
 
     def ir(self, which: str, graph: Graph) -> None:
-        """The IR as conversion or the passes left it."""
+        """Handle the IR after conversion or after the passes."""
         is_last = which == OPTIMIZED
         self._in_folder(lambda files: files.ir(f"{which}_ge_graph", *self._ir(graph, is_last)))
         self._dump(which, lambda kind: self._ir(graph, is_last)[1])
 
     def without_ir(self) -> None:
-        """There is no IR: the graph goes around it."""
+        """Warn that the graph is compiled without the IR."""
         if self.options.graph_dump is not None:
-            self.degradations.add("debug.graph_dump has nothing to write: a graph runs without the IR")
+            self.degradations.add("debug.graph_dump writes no file: the graph is compiled without the IR")
 
     def recorded_graph(self, gm: fx.GraphModule) -> None:
-        """The FX graph as capture mode runs it."""
+        """Handle the FX graph that capture mode runs."""
         self._dump(OPTIMIZED, lambda kind: fx_text(gm, self.call))
 
     def code(self, program: Any) -> None:
-        """What came out."""
+        """Handle the compiled program."""
         self._in_folder(lambda files: files.code(program, self.call.inputs))
 
     def _ir(self, graph: Graph, normalised: bool = False) -> tuple[str, GraphText]:
@@ -100,10 +100,10 @@ class CompileObserver:
             text = make(kind)
             text.write(self._dump_folder() / stamped(f"dynamo_{which}_{self.name}", kind))
             if text.why_not:
-                self.degradations.add(f"the dump of {self.name} does not run by itself: {text.why_not}")
+                self.degradations.add(f"the dump of {self.name} cannot run on its own: {text.why_not}")
 
     def _dump_folder(self) -> Path:
-        """A link in the place of the folder is the user's to mend: nothing else is asked of this file."""
+        """Return the directory. Raise a user error if it is a symbolic link; other write errors only warn."""
         try:
             return make_folder(Path(self.options.graph_dump_path or "."))
         except NotPossible as error:
@@ -112,7 +112,7 @@ class CompileObserver:
     def _check_type(self) -> None:
         if self.options.graph_dump not in (None, "py"):
             raise NotInThisMode(
-                "capture mode has no IR: debug.graph_dump.type can only be 'py' there",
+                "capture mode has no IR: debug.graph_dump.type can only be 'py' in capture mode",
                 got=repr(self.options.graph_dump),
-                next="config.debug.graph_dump.type = 'py', or mode max-autotune",
+                next="set config.debug.graph_dump.type = 'py', or use mode max-autotune",
             ).of_user()

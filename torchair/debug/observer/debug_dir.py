@@ -1,6 +1,6 @@
-"""The debug folder of a run, with `TORCH_COMPILE_DEBUG=1`: what happened to each model, as files.
+"""Write the debug directory of a run with `TORCH_COMPILE_DEBUG=1`: the stages of each model as files.
 
-torch_compile_debug/run_<time>-pid_<pid>[-rank_<r>]/torchair/ or npugraph_ex/       by the mode
+torch_compile_debug/run_<time>-pid_<pid>[-rank_<r>]/torchair/ or npugraph_ex/       depending on the mode
     debug.log
     model__<n>/ or compile__<n>/        the second for `compile_fx` and `get_compiler`
         dynamo_out_graph.txt
@@ -37,12 +37,12 @@ _opening = threading.Lock()
 
 
 def is_debugging() -> bool:
-    """Are debug files wanted?"""
+    """Return whether debug files are enabled."""
     return text_of("TORCH_COMPILE_DEBUG") == "1"
 
 
 def name_folder_by_rank() -> None:
-    """From now on the folder of a run, also Dynamo's part, ends in `-rank_<r>` where a process group is."""
+    """Add `-rank_<r>` to the directory of a run, including Dynamo's part, if there is a process group."""
     plain = dynamo_utils._get_debug_dir
 
     def named(root: str) -> str:
@@ -57,7 +57,7 @@ if is_debugging():
 
 
 class PhaseFiles:
-    """What one compile of one graph leaves: the graph after each pass, and the generated code."""
+    """Files of one compile of one graph: the graph after each pass, and the generated code."""
 
     def __init__(self, model: Path, phase: str) -> None:
         self.model = model
@@ -65,15 +65,15 @@ class PhaseFiles:
         self._number = 0
 
     def fx(self, what: str, gm: fx.GraphModule) -> None:
-        """The FX graph as it is now."""
+        """Write the current FX graph."""
         write_text(self._path(what, "txt"), _readable(gm))
 
     def ir(self, what: str, kind: str, text: GraphText) -> None:
-        """The IR as it is now."""
+        """Write the current IR."""
         text.write(self._path(what, kind))
 
     def code(self, program: Any, inputs: Sequence[Any]) -> None:
-        """The generated module, with a `main` for such inputs."""
+        """Write the generated module, with a `main` for inputs like these."""
         path = make_folder(self.model, self._phase) / "output_code.py"
         write_text(path, module_text(program, inputs), PRIVATE_MODE)
 
@@ -84,18 +84,18 @@ class PhaseFiles:
 
 
 class ModelFiles:
-    """The folder of one model."""
+    """Directory of one model."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def phase(self, name: str) -> PhaseFiles:
-        """The files of its forward, backward or joint graph."""
+        """Return the files of its forward, backward or joint graph."""
         return PhaseFiles(self.folder, name)
 
 
 def open_model(gm: fx.GraphModule, *, captures: bool) -> ModelFiles | None:
-    """A folder for what Dynamo hands over; None when nobody debugs."""
+    """Create the directory for a graph from Dynamo; return None if debugging is disabled."""
     model = _open("model", captures)
     if model is not None:
         with WarnOnWriteError(Diagnostics()):
@@ -104,7 +104,7 @@ def open_model(gm: fx.GraphModule, *, captures: bool) -> ModelFiles | None:
 
 
 def open_compile(*, captures: bool) -> PhaseFiles | None:
-    """A folder for a graph that came without Dynamo; None when nobody debugs."""
+    """Create the directory for a graph without Dynamo; return None if debugging is disabled."""
     folder = _open("compile", captures)
     return None if folder is None else PhaseFiles(folder, "compile_fx")
 
@@ -121,16 +121,14 @@ def _open(stem: str, captures: bool) -> Path | None:
 
 
 class DebugLog(logging.FileHandler):
-    """Appends log lines to the run's `debug.log`."""
+    """Append log lines to the `debug.log` of the run."""
 
     def _open(self) -> Any:
         return os.fdopen(open_log(Path(self.baseFilename)), self.mode, encoding="utf-8")
 
 
 def _log_into(path: Path) -> None:
-    """Both loggers write there from now on, as long as the run has this folder: both modes speak through
-    both.
-    """
+    """Let the loggers of both modes write to this file while the run has this directory."""
     whole = os.path.abspath(path)
     with _opening:
         for log in (logger, capture_logger):

@@ -1,7 +1,7 @@
-"""The tasks of a trace, timed anew so that a wait ends where the record it waits for ends.
+"""Align the tasks of a trace in time, so that a wait ends when the record it waits for ends.
 
-The engine's traces give each stream a clock of its own. Here streams keep the order, the lengths and the gaps
-of their tasks; only waits become as long as they have to be, and push back what follows them.
+The engine's traces use a separate clock for each stream. Alignment keeps the order, durations and gaps of the
+tasks in a stream; only waits become as long as necessary and delay the tasks after them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ Sign = tuple[str, str]
 
 
 def align_trace(path: Path, output: Path | None = None, gap: float = 0.0) -> Path:
-    """Write the trace with its new times, by default as `<name>.aligned.json` beside it; `ValueError` where
-    tasks wait for each other.
+    """Write the trace with its new times, by default as `<name>.aligned.json` next to it.
+
+    Raises ValueError if tasks wait for each other.
     """
     content, events = read_trace(path)
     output = output or path.with_suffix(".aligned.json")
@@ -34,7 +35,7 @@ def align_trace(path: Path, output: Path | None = None, gap: float = 0.0) -> Pat
 
 
 def align(events: Sequence[Event]) -> list[Event]:
-    """The same tasks at their new times; events of one stream are in their order."""
+    """Return the same tasks with new times; events of one stream are in their order."""
     awaited, timed = _awaited(events), dict[int, Event]()
     streams: dict[str, list[int]] = {}
     for place, event in enumerate(events):
@@ -55,13 +56,13 @@ def align(events: Sequence[Event]) -> list[Event]:
         if len(timed) == count:
             stuck = [(s, p[done[s]]) for s, p in streams.items() if done[s] < len(p)]
             names = ", ".join(f"{events[place]['name']} of {stream}" for stream, place in stuck)
-            raise ValueError(f"these wait for each other: {names}")
+            raise ValueError(f"cannot align the trace, because these tasks wait for each other: {names}")
     return [timed[place] for place in range(len(events))]
 
 
 def _awaited(events: Sequence[Event]) -> dict[int, int]:
-    """The place of each wait -> that of the record it waits for: of those with its handle the one of the same
-    number, else the last.
+    """Map the place of each wait to the place of its record: among records with the same handle, the one with
+    the same number, otherwise the last.
     """
     places: dict[Sign, list[int]] = {}
     for place, event in enumerate(events):
@@ -88,5 +89,5 @@ def _end(event: Event) -> float:
 def _number(event: Event, key: str) -> float:
     value = event.get(key, 0)
     if not isinstance(value, int | float):
-        raise ValueError(f"{key} of {event['name']} is no number: {value!r}")
+        raise ValueError(f"{key} of {event['name']} is not a number: {value!r}")
     return value

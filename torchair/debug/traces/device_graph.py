@@ -1,4 +1,4 @@
-"""The device graphs of recordings as task traces, and their check for deadlocks."""
+"""Write the device graphs of recordings as task traces, and check them for deadlocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchair.devices import get_device
 
 @dataclass(frozen=True)
 class TraceFiles(Observer):
-    """Writes the trace of every recording of one FX graph; with `checks`, looks for deadlocks in it."""
+    """Write the trace of every recording of one FX graph; with `checks`, search it for deadlocks."""
 
     name: str
     device: torch.device
@@ -32,7 +32,7 @@ class TraceFiles(Observer):
     _ids: Iterator[int] = field(default_factory=itertools.count, init=False)
 
     def recorded(self, graph: Any) -> None:
-        """Advice only: a graph that cannot be written or checked is recorded all the same."""
+        """Write and check the graph of a recording. A failure only warns."""
         try:
             path = make_folder(self.folder) / self._file_name()
             graph.debug_dump(str(path))
@@ -40,7 +40,9 @@ class TraceFiles(Observer):
             if self.checks:
                 check_trace(path, get_device(self.device).vector_cores(self.device))
         except Exception as error:
-            missing = "a recording has no trace" + (", and no deadlock check" if self.checks else "")
+            missing = "cannot write the trace of a recording" + (
+                " or check it for deadlocks" if self.checks else ""
+            )
             self.degradations.add(f"{missing}: {type(error).__name__}: {first_line(error)}")
 
     def _file_name(self) -> str:

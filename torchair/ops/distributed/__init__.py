@@ -1,1 +1,1 @@
-"""Collectives, and the calls of torch.distributed that they replace."""
+"""Provide collectives, and the traced replacements of torch.distributed calls."""

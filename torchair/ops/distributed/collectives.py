@@ -1,7 +1,7 @@
-"""Collectives as operators of a graph: `torch.ops.npu_define.*`, which name a group by its tag and ranks, and
-below them the same by the name of the group, as functions that torch can trace.
+"""Define collectives as graph operators: `torch.ops.npu_define.*`, which identify a group by its tag and
+ranks. The functions for the name of a group, which torch can trace, implement them.
 
-Which call of `torch.distributed` becomes which of them is in `distributed_calls.py`.
+`distributed_calls.py` maps the calls of `torch.distributed` to these operators.
 """
 
 from __future__ import annotations
@@ -44,39 +44,39 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "min": lambda parts: parts.amin(0),
     "max": lambda parts: parts.amax(0),
 }
-"""Of what the ranks have, one behind the other. `product` is torch's word, `prod` that of the IR."""
+"""Reductions over ranks by name. torch uses `product`, the IR `prod`."""
 
 
-# By the name of the group
+# Collectives by group name
 
 
 def all_reduced(x: torch.Tensor, reduction: str, group: str) -> torch.Tensor:
-    """The reduction over all ranks."""
+    """Return the reduction over all ranks."""
     return _reduced("all_reduce", x, reduction, group)
 
 
 def gathered(x: torch.Tensor, ranks: int, group: str) -> torch.Tensor:
-    """What all ranks have, one behind the other along the first dim."""
+    """Return the tensors of all ranks, concatenated along the first dim."""
     return _moved("all_gather_into_tensor", x.reshape(1) if x.ndim == 0 else x, ranks, group)
 
 
 def scattered(x: torch.Tensor, reduction: str, ranks: int, group: str) -> torch.Tensor:
-    """This rank's part, along the first dim, of the reduction over all ranks."""
+    """Return this rank's part, along the first dim, of the reduction over all ranks."""
     return _reduced("reduce_scatter_tensor", x, reduction, ranks, group)
 
 
 def sent_from(x: torch.Tensor, root: int, group: str) -> torch.Tensor:
-    """What the rank `root` of the group has."""
+    """Return the tensor of rank `root` of the group."""
     return _moved("broadcast", x, root, group)
 
 
 def exchanged(x: torch.Tensor, received: Sequence[int], sent: Sequence[int], group: str) -> torch.Tensor:
-    """Rows from all ranks, one rank's behind the other's: so many of each, for so many sent to each."""
+    """Exchange rows with all ranks: `sent` and `received` have the row counts per rank, in rank order."""
     return _moved("all_to_all_single", x, list(received), list(sent), group)
 
 
 def gathered_uneven(x: torch.Tensor, counts: Sequence[int], group: str) -> torch.Tensor:
-    """What all ranks have, one behind the other; `counts` says how many elements each has."""
+    """Return the concatenated tensors of all ranks; `counts` has their numbers of elements."""
     flat = x.reshape(-1)
     everything = exchanged(flat.repeat(len(counts)), counts, [flat.shape[0]] * len(counts), group)
     return everything.reshape(-1, *x.shape[1:])
@@ -85,9 +85,11 @@ def gathered_uneven(x: torch.Tensor, counts: Sequence[int], group: str) -> torch
 def scattered_uneven(
     x: torch.Tensor, counts: Sequence[int], own: int, reduction: str, group: str
 ) -> torch.Tensor:
-    """This rank's `own` elements of the reduction over all ranks; `counts` says how many each rank has."""
+    """Return this rank's `own` elements of the reduction; `counts` has the number of elements per rank."""
     if reduction not in REDUCTIONS:
-        raise NotPossible(f"no reduction {reduction!r}", near=", ".join(REDUCTIONS))
+        raise NotPossible(
+            f"a collective does not support the reduction {reduction!r}", near=", ".join(REDUCTIONS)
+        )
     parts = exchanged(x.reshape(-1), [own] * len(counts), counts, group)
     return REDUCTIONS[reduction](parts.reshape(len(counts), own)).reshape(-1, *x.shape[1:])
 
@@ -100,7 +102,7 @@ def exchanged_elements(
     receive_places: Sequence[int],
     group: str,
 ) -> torch.Tensor:
-    """The same as `exchanged` in numbers of elements, from and to these places."""
+    """Exchange elements like `exchanged`, with counts and offsets in elements."""
     flat = x.reshape(-1)
     if _is_dense(sent, send_places):
         flat = flat[: sum(sent)]
@@ -117,21 +119,21 @@ def exchanged_elements(
 
 
 def _reduced(name: str, x: torch.Tensor, *how: Any) -> torch.Tensor:
-    """Integers of two bytes are reduced as ones of four: not every carrier knows them."""
+    """Reduce 16-bit integers as 32-bit ones, because not every backend supports them."""
     if x.dtype is not torch.int16:
         return collective(name, x.contiguous(), *how)
     return collective(name, x.contiguous().int(), *how).short()
 
 
 def _moved(name: str, x: torch.Tensor, *how: Any) -> torch.Tensor:
-    """Values of one byte travel as bytes: not every carrier knows their types."""
+    """Send one-byte values as uint8, because not every backend supports their types."""
     if x.dtype.itemsize > 1:
         return collective(name, x.contiguous(), *how)
     return collective(name, x.contiguous().view(torch.uint8), *how).view(x.dtype)
 
 
 def starts(counts: Sequence[int]) -> list[int]:
-    """Where parts of so many elements begin that lie one behind the other."""
+    """Return the offsets of consecutive parts with these numbers of elements."""
     return [0, *accumulate(counts)][: len(counts)]
 
 
@@ -206,16 +208,18 @@ def _recv(out_tensor, src, ranks, pg_tag, tag, group_src=None, shape=None):
 
 
 def root_of(src: int | None, ranks: Sequence[int], group_src: int | None) -> int:
-    """The rank inside the group of one that is named by its rank in the world, or inside the group."""
+    """Return the rank inside the group, from a global rank or a rank inside the group."""
     if group_src is not None:
         return group_src
     if src is None or src not in ranks:
-        raise NotPossible(f"rank {src} is not in the group", got=f"ranks {list(ranks)}")
+        raise NotPossible(
+            f"rank {src} is not in the group", got=f"ranks {list(ranks)}", next="pass a rank of the group"
+        )
     return list(ranks).index(src)
 
 
 def _rows(x: torch.Tensor, elements: Any) -> torch.Tensor:
-    """Memory for so many elements, in rows like those of `x`."""
+    """Return memory for this number of elements, in rows like those of `x`."""
     return x.new_empty(elements // prod(x.shape[1:]), *x.shape[1:])
 
 
@@ -250,7 +254,7 @@ _OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
     SEND: (_send, lambda *args, **kwargs: None),
     RECEIVE: (_recv, lambda out_tensor, *args, **kwargs: out_tensor.new_empty(out_tensor.shape)),
 }
-"""What each does, and what it makes of fake tensors; one without that is traced as its parts."""
+"""The kernel and the fake kernel of each operator; one without a fake kernel is traced as its parts."""
 
 
 def _define() -> torch.library.Library:
@@ -271,4 +275,4 @@ def _define() -> torch.library.Library:
 
 LIBRARY = _define()
 POINT_TO_POINT = frozenset(getattr(torch.ops.npu_define, name).default for name in (SEND, RECEIVE))
-"""Who waits for another process: two of them must not change places."""
+"""Operators that wait for another process, so their order must not change."""

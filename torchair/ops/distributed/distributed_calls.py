@@ -1,6 +1,6 @@
-"""Calls of `torch.distributed` as graphs have them: each is a function that takes the same arguments, returns
-what it returns and is traced in its place. torch knows some; these are the others, and those it knows in
-part.
+"""Replace calls of `torch.distributed` in graphs with traceable functions that have the same arguments and
+results. torch traces some calls itself; these functions replace the others, and the calls that it traces only
+partly.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ REDUCTIONS = {ReduceOp.SUM: "sum", ReduceOp.MIN: "min", ReduceOp.MAX: "max", Red
 
 
 def _facts(group: Any) -> tuple[str, list[int], int]:
-    """The tag, the ranks and how many they are."""
+    """Return the tag, the ranks and the number of ranks."""
     group = group or distributed.group.WORLD
     ranks = distributed.get_process_group_ranks(group)
     return group_tag(group), ranks, len(ranks)
 
 
 def _traced_broadcast(tensor, src=None, group=None, async_op=False, group_src=None):
-    assert not async_op, "broadcast with async_op=True is not traced"
+    assert not async_op, "broadcast with async_op=True cannot be compiled"
     tag, ranks, size = _facts(group)
     tensor.copy_(torch.ops.npu_define.broadcast(tensor, src, tag, ranks, size, group_src))
 
 
 def _traced_all_gather(tensor_list, tensor, group=None, async_op=False):
-    assert not async_op, "all_gather with async_op=True is not traced"
+    assert not async_op, "all_gather with async_op=True cannot be compiled"
     tag, ranks, size = _facts(group)
     assert len(tensor_list) == size, f"all_gather: {len(tensor_list)} tensors for {size} ranks"
     parts = torch.ops.npu_define.allgather(tensor_list, tensor, tag, ranks, size)
@@ -44,7 +44,7 @@ def _traced_all_gather(tensor_list, tensor, group=None, async_op=False):
 
 def _traced_all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=False):
     if async_op:
-        raise ValueError("all_gather_into_tensor with async_op=True is not traced")
+        raise ValueError("all_gather_into_tensor with async_op=True cannot be compiled")
     world: Any = distributed.group.WORLD
     group = group or world
     size = group.size()
@@ -52,8 +52,8 @@ def _traced_all_gather_into_tensor(output_tensor, input_tensor, group=None, asyn
     joined, stacked = (size * rows, *rest), (size, *input_tensor.shape)
     if output_tensor.shape != joined and output_tensor.shape != stacked:
         raise ValueError(
-            f"all_gather_into_tensor of {tuple(input_tensor.shape)} over {size} ranks fills {joined} or "
-            f"{stacked}, not {tuple(output_tensor.shape)}"
+            f"all_gather_into_tensor of {tuple(input_tensor.shape)} over {size} ranks needs an output of "
+            f"{joined} or {stacked}, got {tuple(output_tensor.shape)}"
         )
     output_tensor.copy_(gathered(input_tensor, size, group.group_name).reshape(output_tensor.shape))
 
@@ -63,7 +63,7 @@ def _traced_all_gather_base(output_tensor, input_tensor, group=None, async_op=Fa
 
 
 def _traced_all_to_all(output_tensor_list, input_tensor_list, group=None, async_op=False):
-    assert not async_op, "all_to_all with async_op=True is not traced"
+    assert not async_op, "all_to_all with async_op=True cannot be compiled"
     tag, ranks, size = _facts(group)
     assert len(output_tensor_list) == len(input_tensor_list) == size, (
         f"all_to_all: {len(input_tensor_list)} and {len(output_tensor_list)} tensors for {size} ranks"
@@ -93,7 +93,7 @@ def _traced_recv(tensor, src=None, group=None, tag=0, group_src=None):
 def _traced_all_gather_into_tensor_uneven(
     output_tensor, input_tensor, output_split_sizes=None, group=None, async_op=False
 ):
-    assert not async_op, "all_gather_into_tensor_uneven with async_op=True is not traced"
+    assert not async_op, "all_gather_into_tensor_uneven with async_op=True cannot be compiled"
     tag, ranks, size = _facts(group)
     counts = _counts(output_tensor, output_split_sizes, size)
     made = torch.ops.npu_define.allgather_in_tensor_uneven(
@@ -105,7 +105,7 @@ def _traced_all_gather_into_tensor_uneven(
 def _traced_reduce_scatter_tensor_uneven(
     output_tensor, input_tensor, input_split_sizes=None, op=ReduceOp.SUM, group=None, async_op=False
 ):
-    assert not async_op, "reduce_scatter_tensor_uneven with async_op=True is not traced"
+    assert not async_op, "reduce_scatter_tensor_uneven with async_op=True cannot be compiled"
     tag, ranks, size = _facts(group)
     counts = _counts(input_tensor, input_split_sizes, size)
     made = torch.ops.npu_define.reduce_scatter_tensor_uneven(
@@ -115,11 +115,13 @@ def _traced_reduce_scatter_tensor_uneven(
 
 
 def _counts(tensor: torch.Tensor, rows: Any, size: int) -> list[int]:
-    """How many elements each rank has of a tensor; without `rows`, equal parts."""
+    """Return the number of elements of each rank; without `rows`, equal parts."""
     if rows is None:
-        assert tensor.shape[0] % size == 0, f"{tensor.shape[0]} rows are no {size} equal parts"
+        assert tensor.shape[0] % size == 0, f"{tensor.shape[0]} rows cannot be split into {size} equal parts"
         rows = [tensor.shape[0] // size] * size
-    assert sum(rows) == tensor.shape[0], f"{sum(rows)} of {tensor.shape[0]} rows are distributed"
+    assert sum(rows) == tensor.shape[0], (
+        f"the split sizes have {sum(rows)} rows, the tensor {tensor.shape[0]}"
+    )
     return [count * prod(tensor.shape[1:]) for count in rows]
 
 
@@ -133,16 +135,16 @@ TRACED: Mapping[str, Callable[..., Any]] = {
     "send": _traced_send,
     "recv": _traced_recv,
 }
-"""By the name of the function in `torch.distributed`; it may be of a newer torch."""
+"""Replacements by the name of the function in `torch.distributed`; some exist only in newer torch."""
 PLUGIN: Mapping[str, Callable[..., Any]] = {
     "all_gather_into_tensor_uneven": _traced_all_gather_into_tensor_uneven,
     "reduce_scatter_tensor_uneven": _traced_reduce_scatter_tensor_uneven,
 }
-"""The same of `torch_npu.distributed`."""
+"""Replacements of functions in `torch_npu.distributed`."""
 
 
 def trace_collectives() -> None:
-    """Graphs have these calls from now on, in the whole process."""
+    """Trace these calls as graph operators from now on, in the whole process."""
     if distributed.is_available():
         _trace(vars(distributed.distributed_c10d), TRACED)
         if (plugin := sys.modules.get("torch_npu.distributed")) is not None:
@@ -150,7 +152,7 @@ def trace_collectives() -> None:
 
 
 def trace_plugin(module: Mapping[str, Any]) -> None:
-    """The same for those of a module like `torch_npu.distributed`."""
+    """Trace the calls of a module like `torch_npu.distributed`."""
     _trace(module, PLUGIN)
 
 

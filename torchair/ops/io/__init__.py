@@ -1,1 +1,1 @@
-"""Ops that print and save tensors."""
+"""Print and save tensors."""

@@ -1,7 +1,7 @@
-"""Tensors as text, printed whenever a graph runs: `air::print`, and on it `npu::print_npugraph_tensor`.
+"""Print tensors whenever a graph runs: `air::print`, and `npu::print_npugraph_tensor`, which uses it.
 
-On the host an op prints at once. While a device graph is recorded nothing is there to print yet: the device
-copies the values out and calls the host, at every replay (`on_host`).
+On the host an op prints immediately. While a device graph is recorded there are no values to print: the
+device copies the values out and calls the host at every replay (`on_host`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from torchair.core.torch_private.operators.schemas import has_operator, register
 from torchair.devices import get_device
 
 ALL = -1
-"""Instead of a number of elements at each end: no element is left out."""
+"""Value of `summarize_size` that shows all elements."""
 STREAMS = ("stdout", "stderr")
 PLACEHOLDER = "{}"
 NUMBER = "\0"
-"""Behind a placeholder: the tensor is a number of the program's that is not known before it runs."""
+"""Suffix of a placeholder for a tensor that holds a Python number unknown before the run."""
 EDGE, MANY = 3, 1000
-"""A tensor of more than so many elements is shown by its ends, as torch does it."""
+"""A tensor with more elements is shown by the ends of its dimensions, as in torch."""
 EXACT = 2.0**63
-"""Floats up to here are written as the integers they are."""
+"""Integral floats up to this value are written as integers."""
 _WHAT = "Tensor[] tensors, str msg_format, str placeholder, int summarize_size, bool tensor_detail"
 SCHEMAS = {"print": f"({_WHAT}) -> ()", "print.stream": f"({_WHAT}, str output_stream) -> ()"}
 NAMED = "print_npugraph_tensor(Tensor input, *, str? tensor_name=None) -> ()"
@@ -38,12 +38,14 @@ NAMED = "print_npugraph_tensor(Tensor input, *, str? tensor_name=None) -> ()"
 
 
 def tensor_text(x: torch.Tensor, size: int) -> str:
-    """`[[1 2]\\n [3 4]]`; of a dimension of more than twice `size` elements, the first and last `size`."""
+    """Format a tensor as `[[1 2]\\n [3 4]]`; dims of more than 2 `size` elements show only `size`
+    at each end.
+    """
     return _nested(_listed(excerpt(x, size)), x.shape, size)
 
 
 def excerpt(x: torch.Tensor, size: int) -> torch.Tensor:
-    """The elements of a tensor that its text shows."""
+    """Return the elements of a tensor that its text shows."""
     if size == ALL:
         return x
     for dim, length in enumerate(x.shape):
@@ -60,11 +62,11 @@ def message(
     size: int,
     detail: bool,
 ) -> str:
-    """The text with the tensors, of which these are excerpts, in the places of the placeholder."""
+    """Return the text with the placeholders replaced by the tensors; `shown` are their excerpts."""
     made, *rest = pieces(msg_format, placeholder, len(shown))
     for x, shape, piece in zip(shown, shapes, rest, strict=True):
         is_number = piece.startswith(NUMBER)
-        # What was a number of Python's looks as if it still were one.
+        # A tensor that holds a Python number is printed like a number.
         text = str(x.item()) if is_number else _nested(_listed(x), shape, size)
         if detail and not is_number:
             text = f"tensor({text}, shape={list(shape)}, dtype={x.dtype})"
@@ -73,10 +75,12 @@ def message(
 
 
 def pieces(msg_format: str, placeholder: str, count: int) -> list[str]:
-    """The text around each of `count` tensors."""
+    """Return the text around each of `count` tensors."""
     found = msg_format.split(placeholder) if placeholder else [msg_format]
     if len(found) != count + 1:
-        raise ValueError(f"{msg_format!r} has {len(found) - 1} times {placeholder!r}, for {count} tensors")
+        raise ValueError(
+            f"{msg_format!r} has {len(found) - 1} placeholders {placeholder!r} for {count} tensors"
+        )
     return found
 
 
@@ -96,7 +100,7 @@ def _nested(values: Any, shape: Sequence[int], size: int) -> str:
 
 
 def number_text(value: bool | int | float) -> str:
-    """Without decimals where there are none, else with nine significant digits."""
+    """Format a number without decimals if it is integral, otherwise with nine significant digits."""
     if not isinstance(value, float):
         return str(value)
     return f"{value:.0f}" if value.is_integer() and abs(value) < EXACT else f"{value:.9g}"
@@ -106,9 +110,7 @@ def number_text(value: bool | int | float) -> str:
 
 
 def on_host(tensors: Sequence[torch.Tensor], act: Callable[[list[torch.Tensor]], None]) -> None:
-    """Call `act` with the values of the tensors on the host: now or, while a device graph is recorded,
-    whenever it is replayed.
-    """
+    """Call `act` with the values on the host: immediately, or at every replay of a recording."""
     device = next((x.device for x in tensors if x.device.type != "cpu"), None)
     row = None if device is None else get_device(device)
     if row is None or row.why_no_graphs() is not None or not row.is_capturing():
@@ -116,7 +118,7 @@ def on_host(tensors: Sequence[torch.Tensor], act: Callable[[list[torch.Tensor]],
         return
     if not row.calls_host:
         raise NotPossible(
-            f"graphs of {row.type} do not call the host, so nothing can be printed or saved in their replays"
+            f"cannot print or save tensors in a recording: graphs of {row.type} do not call the host"
         )
     row.call_on_host([x.detach() for x in tensors], act)
 
@@ -142,7 +144,7 @@ def _print(
 def _fake(tensors: list[torch.Tensor], *options: Any) -> None:
     for x in tensors:
         if x.is_complex():
-            raise TypeError(f"complex numbers cannot be printed: a tensor is {x.dtype}")
+            raise TypeError(f"npu_print cannot print complex numbers, got a tensor of {x.dtype}")
 
 
 def _print_named(input: torch.Tensor, *, tensor_name: str | None = None) -> None:
@@ -156,7 +158,7 @@ def _define() -> list[torch.library.Library]:
     libraries = [torch.library.Library("air", "FRAGMENT")]
     for name, arguments in SCHEMAS.items():
         libraries[0].define(name + arguments, tags=(torch.Tag.pt2_compliant_tag,))
-        # The simulated device shows its tensors to the CPU, and keeps the call where a graph is captured.
+        # The simulated device shows its tensors to the CPU, and records the call during capture.
         for key in ("CPU", "CUDA", *(("PrivateUse1",) if real_plugin() else ())):
             libraries[0].impl(name, _print, key)
         register_fake(libraries[0], name, _fake)
@@ -178,7 +180,7 @@ _PACKETS = (
     *((torch.ops.npu.print_npugraph_tensor,) if has_operator("npu::print_npugraph_tensor") else ()),
 )
 OPS = frozenset(getattr(packet, name) for packet in _PACKETS for name in packet.overloads())
-"""All that print."""
+"""All ops that print."""
 for op in (*_PACKETS, *OPS):
     has_side_effect(op)
 
@@ -187,7 +189,7 @@ for op in (*_PACKETS, *OPS):
 
 
 def free_placeholder(texts: Sequence[str]) -> str:
-    """One that is in none of the texts."""
+    """Return a placeholder that occurs in none of the texts."""
     placeholder = PLACEHOLDER
     while any(placeholder in text for text in texts):
         placeholder = placeholder[:-1] + "_}"
@@ -195,20 +197,20 @@ def free_placeholder(texts: Sequence[str]) -> str:
 
 
 def print_all(args: Sequence[Any], summarize_size: int, tensor_detail: bool) -> None:
-    """What `npu_print` does."""
+    """Implement `npu_print`."""
     for arg in args:
         if not isinstance(arg, (torch.Tensor, str, bool, float, int)):
             raise TypeError(
-                f"npu_print takes tensors, texts and numbers, it got {type(arg).__name__}: {arg!r}"
+                f"npu_print expects tensors, texts and numbers, got {type(arg).__name__}: {arg!r}"
             )
     if not isinstance(summarize_size, int) or isinstance(summarize_size, bool):
-        raise TypeError(f"summarize_size must be an int, it is {summarize_size!r}")
+        raise TypeError(f"summarize_size must be an int, got {summarize_size!r}")
     if summarize_size < ALL or summarize_size == 0:
-        raise ValueError(f"summarize_size must be positive, or -1 for all elements, it is {summarize_size}")
+        raise ValueError(f"summarize_size must be positive, or -1 for all elements, got {summarize_size}")
     if not isinstance(tensor_detail, bool):
-        raise TypeError(f"tensor_detail must be True or False, it is {tensor_detail!r}")
+        raise TypeError(f"tensor_detail must be True or False, got {tensor_detail!r}")
     if not any(isinstance(arg, torch.Tensor) for arg in args):
-        raise ValueError("npu_print takes at least one tensor; Python's print prints texts")
+        raise ValueError("npu_print expects at least one tensor; use Python's print for texts")
     placeholder = free_placeholder([arg for arg in args if isinstance(arg, str)])
     device = next(arg.device for arg in args if isinstance(arg, torch.Tensor))
     tensors, texts = [], []
@@ -218,14 +220,14 @@ def print_all(args: Sequence[Any], summarize_size: int, tensor_detail: bool) -> 
             tensors.append(arg if is_tensor else _number_tensor(arg, device))
             texts.append(placeholder if is_tensor else placeholder + NUMBER)
         elif isinstance(arg, bool):
-            texts.append("True" if arg else "False")  # a graph then holds for one of them
+            texts.append("True" if arg else "False")  # the graph is guarded on this value
         else:
             texts.append(str(arg))
     torch.ops.air.print(tensors, " ".join(texts), placeholder, summarize_size, tensor_detail)
 
 
 def _is_unknown(arg: Any) -> bool:
-    """A number that a graph takes, so that it differs from call to call."""
+    """Return whether a number is a graph input, so that it differs from call to call."""
     return not isinstance(arg, (str, bool)) and not has_static_value(arg)
 
 
@@ -235,11 +237,19 @@ def _number_tensor(number: float, device: torch.device) -> torch.Tensor:
 
 
 def print_tensor(input: torch.Tensor, *, tensor_name: str | None = None) -> None:
-    """`torch_npu.print_npugraph_tensor`: print value, shape and dtype of a tensor, behind `tensor_name=`, at
-    once or whenever a graph with it is replayed.
+    """Print value, shape and dtype of a tensor, immediately or at every replay of a graph.
+
+    This is `torch_npu.print_npugraph_tensor`. The text begins with `tensor_name=`.
+
+    Args:
+        input: The tensor.
+        tensor_name: Name to print.
+
+    Raises:
+        TypeError: An argument has the wrong type.
     """
     if not isinstance(input, torch.Tensor):
-        raise TypeError(f"print_npugraph_tensor takes a tensor, it got {type(input).__name__}: {input!r}")
+        raise TypeError(f"print_npugraph_tensor expects a tensor, got {type(input).__name__}: {input!r}")
     if tensor_name is not None and not isinstance(tensor_name, str):
-        raise TypeError(f"tensor_name must be a str, it is {tensor_name!r}")
+        raise TypeError(f"tensor_name must be a str, got {tensor_name!r}")
     torch.ops.npu.print_npugraph_tensor(input, tensor_name=tensor_name)

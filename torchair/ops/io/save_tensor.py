@@ -1,7 +1,7 @@
-"""`npu::save_npugraph_tensor`: tensors go to files whenever it is called, or a graph with it is replayed.
+"""Implement `npu::save_npugraph_tensor`: write tensors to files on every call, or at every replay of a graph.
 
-The name of the file is found when the op is called, so in a recorded graph it is fixed; `torchair::save` then
-writes, at once or at every replay.
+The op selects the file name when it is called, so it is fixed in a recorded graph; `torchair::save` then
+writes the file, immediately or at every replay.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _counting = threading.Lock()
 
 
 def file_for(device: torch.device, save_path: str | None, overwrite: bool) -> Path:
-    """`h.pt` -> `h_device_0_2.pt`, where it is the third call for that path; tensors of the CPU have no
-    device in the name, and what is overwritten no number.
+    """Return the file name: `h.pt` -> `h_device_0_2.pt` for the third call with that path. CPU tensors have
+    no device in the name, and overwritten files no number.
     """
     check_path(save_path)
     given = Path(f"tensor_{datetime.now():%Y%m%d_%H%M%S_%f}" if save_path is None else save_path)
@@ -51,42 +51,52 @@ def file_for(device: torch.device, save_path: str | None, overwrite: bool) -> Pa
 
 
 def check_path(save_path: Any) -> None:
-    """A path that names no file is refused."""
+    """Raise if the path does not name a file."""
     if save_path is None:
         return
     if not isinstance(save_path, str):
-        raise TypeError(f"save_path must be a str, it is {save_path!r}")
+        raise TypeError(f"save_path must be a str, got {save_path!r}")
     if not Path(save_path).name or save_path.endswith(("/", "\\")) or Path(save_path).name == "..":
-        raise ValueError(f"save_path names no file: {save_path!r}")
+        raise ValueError(f"save_path must name a file, got {save_path!r}")
 
 
 def check_tensors(tensors: Sequence[torch.Tensor]) -> torch.device:
-    """The one device of the tensors; none, and several, are refused."""
+    """Return the common device of the tensors; raise if there is none, or more than one."""
     devices = list(dict.fromkeys(x.device for x in tensors))
     if not devices:
-        raise ValueError(f"{NAME} takes at least one tensor, the list is empty")
+        raise ValueError(f"{NAME} expects at least one tensor, got an empty list")
     if len(devices) > 1:
-        raise ValueError(f"{NAME} takes tensors of one device, it got {', '.join(map(str, devices))}")
+        raise ValueError(f"{NAME} expects tensors of one device, got {', '.join(map(str, devices))}")
     return devices[0]
 
 
 def save_tensor(
     input: torch.Tensor | Sequence[torch.Tensor], *, save_path: str | None = None, overwrite: bool = False
 ) -> None:
-    """`torch_npu.save_npugraph_tensor`: write a tensor, or a list of tensors, with `torch.save` whenever this
-    is called, or a graph with it replayed.
+    """Write a tensor, or a list of tensors, with `torch.save` on every call, or at every replay of a graph.
+
+    This is `torch_npu.save_npugraph_tensor`.
+
+    Args:
+        input: A tensor, or a list of tensors on one device.
+        save_path: Path of the file; the device and a number are added to its name.
+        overwrite: Whether to overwrite the file instead of adding a number.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: The path does not name a file, or the tensors are on several devices.
     """
     check_path(save_path)
     if isinstance(input, torch.Tensor):
         torch.ops.npu.save_npugraph_tensor(input, save_path=save_path, overwrite=overwrite)
         return
     if not isinstance(input, (list, tuple)) or not all(isinstance(x, torch.Tensor) for x in input):
-        raise TypeError(f"{NAME} takes a tensor or a list of tensors, it got {type(input).__name__}")
+        raise TypeError(f"{NAME} expects a tensor or a list of tensors, got {type(input).__name__}")
     check_tensors(input)
     torch.ops.npu.save_npugraph_tensor.tensor_list(list(input), save_path=save_path, overwrite=overwrite)
 
 
-# What the ops do
+# Implementation of the ops
 
 
 def _save(input: Any, *, save_path: str | None = None, overwrite: bool = False) -> None:
@@ -103,7 +113,7 @@ def _fake(input: Any, *, save_path: str | None = None, overwrite: bool = False) 
 def _write(tensors: list[torch.Tensor], is_list: bool, path: str) -> None:
     def act(values: list[torch.Tensor]) -> None:
         make_parents(Path(path).parent)
-        copies = [x.clone() for x in values]  # without the rest of the memory that they are windows of
+        copies = [x.clone() for x in values]  # only the viewed part of the memory
         with atomic_write(Path(path)) as file:
             torch.save(copies if is_list else copies[0], file)
 
@@ -125,7 +135,7 @@ def _define() -> list[torch.library.Library]:
     npu = torch.library.Library("npu", "FRAGMENT")
     for name, arguments in SCHEMAS.items():
         npu.define(name + arguments, tags=(torch.Tag.pt2_compliant_tag,))
-        # A kernel of its own for each: that of the device's own tensors knows which device it is.
+        # One kernel per device type: the kernel for device tensors reads the device from them.
         for key in ("CPU", "CUDA", "PrivateUse1"):
             npu.impl(name, _save, key)
         register_fake(npu, name, _fake)
@@ -138,6 +148,6 @@ _PACKETS = (
     *((torch.ops.npu.save_npugraph_tensor,) if has_operator(f"npu::{NAME}") else ()),
 )
 OPS = frozenset(getattr(packet, name) for packet in _PACKETS for name in packet.overloads())
-"""All that save."""
+"""All ops that save."""
 for op in (*_PACKETS, *OPS):
     has_side_effect(op)

@@ -1,4 +1,4 @@
-"""The `npu` operator library: definitions by family, defined in torch unless `torch_npu` brings them."""
+"""Provide the `npu` operator library, one module per family, unless `torch_npu` provides the ops."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from torchair.ops.npu.common.op_spec import InPlaceOp, NpuOp
 from torchair.ops.npu.dense import activation, matmul, norm, quant, sampling
 from torchair.ops.npu.moe import communication, disaggregated, dispatch, grouped, moe_all_to_all, routing
 
-# Every family has ROWS: calls of one IR op. Some have PLAIN: ops that are several IR ops, by functions of
+# Every family has ROWS: calls of one IR op. Some have PLAIN: ops of several IR ops, defined by functions of
 # torch's arguments; COMPOSITE: ops that are traced as their parts; IN_PLACE: ops that write into arguments;
-# ACTING: ops that act beyond their results.
+# ACTING: ops with side effects.
 FAMILIES = (
     norm, activation, rotary, quant, matmul, grouped, cache, recurrent, sampling, infer_attention, flash,
     sparse, mla, routing, dispatch, communication, moe_all_to_all, disaggregated,
@@ -42,16 +42,16 @@ define_in_place(IN_PLACE)
 define_gradients(GRADIENTS)
 keep_calls([op for family in FAMILIES for op in getattr(family, "ACTING", ())])
 
-# Where `torchair.ops.<name>` looks; in the first the sequence lengths of attention are tensors.
+# Namespaces of `torchair.ops.<name>`; in the first one, the sequence lengths of attention are tensors.
 NAMESPACES = ("air", "npu", "npu_inference")
 
 
 def find(name: str) -> Any:
-    """The op of this name; AttributeError if the library has none."""
+    """Return the op of this name, or raise AttributeError if the library has none."""
     for namespace in NAMESPACES:
         if f"{namespace}.{name}.default" in schemas():
             return getattr(getattr(torch.ops, namespace), name)
-    raise AttributeError(f"torchair.ops has no {name!r}, and there is no such op in the npu library")
+    raise AttributeError(f"torchair.ops has no attribute {name!r}, and the npu library has no such op")
 
 
 __all__ = ["FAMILIES", "IN_PLACE", "PLAIN", "ROWS", "find", "function", "schemas"]

@@ -1,1 +1,1 @@
-"""Number formats, private layouts and numeric building blocks."""
+"""Provide number formats, private layouts and numeric building blocks."""

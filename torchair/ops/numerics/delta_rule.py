@@ -1,4 +1,4 @@
-"""`torchair::delta_rule`: the gated delta rule, token by token."""
+"""Define `torchair::delta_rule`: the gated delta rule, token by token."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def delta_rule(
     source: torch.Tensor,
     target: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(outputs [T, N, Dv], states [slots, N, Dv, Dk]) of tokens in order.
+    """Return (outputs [T, N, Dv], states [slots, N, Dv, Dk]) of tokens in order.
 
-    query and key are [T, N, Dk], value [T, N, Dv], beta [T, N, 1], decay [T, N, 1, 1 or Dk]. Where `first` is
-    set a sequence begins with the state of slot `source`; after token t the state is kept in slot
+    query and key are [T, N, Dk], value [T, N, Dv], beta [T, N, 1], decay [T, N, 1, 1 or Dk]. If `first` is
+    set, a sequence begins with the state of slot `source`; after token t the state is stored in slot
     `target`. No step reads data on the host.
     """
     states, out = state.clone(), torch.empty_like(value)
     current = torch.zeros_like(state[0])
     for t in range(query.shape[0]):
         current = torch.where(first[t], state[source[t]], current) * decay[t]
-        told = torch.einsum("nvk,nk->nv", current, key[t])
-        change = (value[t] - told) * beta[t]
+        predicted = torch.einsum("nvk,nk->nv", current, key[t])
+        change = (value[t] - predicted) * beta[t]
         current = current + change.unsqueeze(-1) * key[t].unsqueeze(-2)
         out[t] = torch.einsum("nvk,nk->nv", current, query[t])
         states.index_copy_(0, target[t : t + 1], current.unsqueeze(0))

@@ -1,8 +1,9 @@
-"""Number formats of the `npu` ops: type codes, 4-bit packing, 8- and 4-bit floats, quantisation.
+"""Define number formats of the `npu` ops: type codes, 4-bit packing, 8- and 4-bit floats, quantization.
 
 Definitions see one element per value: int4 as int8, fp4 as bfloat16 (`dtypes.SMALL`), hifloat8 and e8m0
-scales as bytes; `store` and `load` are the two directions. torch has int4 as eight values per int32 (or two
-per uint8), the lowest nibble first, and fp4 as two per uint8: `unpack` and `pack` are its border.
+scales as bytes. `store` and `load` convert values to these types and back. torch stores int4 as eight values
+per int32 (or two per uint8), the lowest nibble first, and fp4 as two per uint8; `unpack` and `pack` convert
+from and to these.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ FP16, BF16, FP32, INT32, INT64, UINT8 = (
     dtypes.BY_NAME[name].runtime for name in ("FLOAT16", "BF16", "FLOAT", "INT32", "INT64", "UINT8")
 )
 
-# The largest value of each type that data are scaled to.
+# The largest value of each type, to which data are scaled.
 LARGEST = {INT8: 127.0, INT4: 7.0, E4M3: 448.0, E5M2: 57344.0, HIF8: 32768.0, E2M1: 6.0, E1M2: 1.75}
-# The exponent of that value, by which a shared power of two is chosen.
+# The exponent of that value, which determines a shared power of two.
 TOP_EXPONENT = {E2M1: 2, E1M2: 0, E4M3: 8, E5M2: 15}
 INTEGER_RANGE = {INT8: (-128, 127), INT4: (-8, 7), UINT8: (0, 255), INT32: (-(2**31), 2**31 - 1)}
 FP4 = (E2M1, E1M2)
 
-# torch's own numbers for its dtypes, as they stand in the int arguments of the library.
+# torch's numbers of its dtypes, as used in int arguments of the library.
 _TORCH_CODES = {
     0: "UINT8", 1: "INT8", 2: "INT16", 3: "INT32", 4: "INT64", 5: "FLOAT16", 6: "FLOAT", 7: "DOUBLE",
     8: "COMPLEX32", 9: "COMPLEX64", 10: "COMPLEX128", 11: "BOOL", 12: "INT8", 13: "UINT8", 14: "INT32",
@@ -40,19 +41,19 @@ _OWN_CODES = 256
 
 
 def ir_type(code: Any) -> Any:
-    """A type code of a torch argument (or a dtype) -> the IR's number of that type; None stays None."""
+    """Convert a type code of a torch argument (or a dtype) to the IR's type number; None stays None."""
     if code is None or isinstance(code, torch.dtype):
         return None if code is None else dtypes.to_ge(code)
     return code - _OWN_CODES if code >= _OWN_CODES else dtypes.BY_NAME[_TORCH_CODES[code]].runtime
 
 
 def ir_type_or(default: int) -> Any:
-    """As `ir_type`, with a type for None."""
+    """Return `ir_type` with a default for None."""
     return lambda code: default if code is None else ir_type(code)
 
 
 def wide(x: torch.Tensor) -> torch.Tensor:
-    """What arithmetic is done in: float32, for doubles double."""
+    """Convert to the type of the arithmetic: float32, for doubles double."""
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -60,14 +61,14 @@ def wide(x: torch.Tensor) -> torch.Tensor:
 
 
 def rounded(x: torch.Tensor, mode: str = "rint") -> torch.Tensor:
-    """To whole numbers: rint half to even, round half away from zero, floor, ceil, trunc."""
+    """Round to integers: rint half to even, round half away from zero, floor, ceil, trunc."""
     if mode == "round":
         return torch.sign(x) * torch.floor(x.abs() + 0.5)
     return {"rint": torch.round, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc}[mode](x)
 
 
 def store(x: torch.Tensor, kind: int, mode: str = "rint") -> torch.Tensor:
-    """Values in a stored type: rounded and saturated."""
+    """Convert values to a stored type: rounded and saturated."""
     if kind in INTEGER_RANGE:
         return rounded(x, mode).clamp(*INTEGER_RANGE[kind]).to(dtypes.carrier(kind))
     if kind in (E4M3, E5M2) and mode == "rint":
@@ -84,23 +85,23 @@ def store(x: torch.Tensor, kind: int, mode: str = "rint") -> torch.Tensor:
 
 
 def load(x: torch.Tensor) -> torch.Tensor:
-    """The values of a stored tensor, in float32; bytes are hifloat8."""
+    """Return the values of a stored tensor, in float32; bytes are hifloat8."""
     return decode(x, HIF8) if x.dtype == torch.uint8 else wide(x)
 
 
 # Types smaller than a byte
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Whole numbers of each width in bytes."""
+"""Integer types by width in bytes."""
 
 
 def _working(dtype: torch.dtype) -> torch.dtype:
-    """Whole numbers that a word can be put together in."""
+    """Return an integer type for assembling words."""
     return torch.int64 if dtype.itemsize == 8 else torch.int32
 
 
 def pack(x: torch.Tensor, kind: int, dtype: torch.dtype) -> torch.Tensor:
-    """Values of four bits in words of `dtype`, along the last dim, the first in the lowest bits."""
+    """Pack 4-bit values into words of `dtype`, along the last dim, the first in the lowest bits."""
     count = 2 * dtype.itemsize
     patterns = (x if kind == INT4 else _fp4_patterns(x, kind)).to(_working(dtype)) & 15
     nibbles = patterns.unflatten(-1, (-1, count))
@@ -110,7 +111,7 @@ def pack(x: torch.Tensor, kind: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def unpack(x: torch.Tensor, kind: int) -> torch.Tensor:
-    """The inverse of `pack`: the last dim is as many times longer as a word has values."""
+    """Invert `pack`: the last dim grows by the number of values in a word."""
     words, count = x.view(_WORDS[x.dtype.itemsize]), 2 * x.dtype.itemsize
     working = _working(x.dtype)
     places = 4 * torch.arange(count, dtype=working, device=x.device)
@@ -122,54 +123,54 @@ def unpack(x: torch.Tensor, kind: int) -> torch.Tensor:
 
 
 _LINES = {E2M1: ((2.0, 0.0), (1.0, 2.0), (0.5, 4.0)), E1M2: ((4.0, 0.0),)}
-"""The pattern of an fp4 magnitude is the least of slope · magnitude + offset: one line for each exponent."""
+"""The pattern of an fp4 magnitude is the least of slope · magnitude + offset, one line for each exponent."""
 
 
 def _fp4_patterns(x: torch.Tensor, kind: int) -> torch.Tensor:
-    """The bit patterns of values that are fp4 numbers already."""
+    """Return the bit patterns of values that are fp4 numbers."""
     size = x.float().abs()
     patterns = functools.reduce(torch.minimum, (size * slope + offset for slope, offset in _LINES[kind]))
     return torch.where(torch.signbit(x), patterns + 8, patterns).to(torch.int32)
 
 
 def _fp4_values(patterns: torch.Tensor, kind: int) -> torch.Tensor:
-    """The inverse; the sign of zero is kept."""
+    """Return the values of fp4 bit patterns, with signed zeros."""
     size = (patterns & 7).to(dtypes.carrier(kind))
     values = functools.reduce(torch.maximum, ((size - offset) / slope for slope, offset in _LINES[kind]))
     return torch.where(patterns > 7, -values, values)
 
 
-# Small floats by arithmetic on the device: no table has to be copied there while a graph is recorded
+# Small floats by arithmetic on the device: no table has to be copied there while a graph is recorded.
 
 
 class Grid(NamedTuple):
-    """Bits behind the point, and the exponent below which values are evenly spaced."""
+    """Number of fraction bits, and the exponent below which values are evenly spaced."""
 
     bits: int
     lowest: int
 
 
 GRIDS = {E2M1: Grid(1, 0), E1M2: Grid(2, 0), E4M3: Grid(3, -6), E5M2: Grid(2, -14)}
-# Below its normal numbers HiFloat8 has bare powers of two down to this exponent; pattern p stands for p - 23.
+# HiFloat8 has subnormal powers of two down to this exponent; pattern p is the exponent p - 23.
 _HIF8_LOWEST, _HIF8_BARE = -22, -23
 
 
 def exponent_of(x: torch.Tensor) -> torch.Tensor:
-    """floor(log2|x|) of float32 numbers."""
+    """Return floor(log2|x|) of float32 numbers."""
     return _biased_exponent(x.abs()) - 127
 
 
 def encode(x: torch.Tensor, kind: int, mode: str = "rint") -> torch.Tensor:
-    """The bit patterns (one per byte) of the nearest values; beyond the largest value is the largest."""
+    """Return the bit patterns (one per byte) of the nearest values; larger values saturate."""
     x = _saturated(x, kind)
     if kind == HIF8:
         patterns, sign = _encode_hif8(x, _mode(mode)), 128
     else:
         grid, sign = GRIDS[kind], 8 if kind in FP4 else 128
         steps, exponent = _on_grid(x, kind, mode)
-        # A step too many carries into the exponent, as it should.
+        # An additional step carries into the exponent, which is correct.
         patterns = ((exponent - grid.lowest) << grid.bits) + steps.abs().to(torch.int32)
-    # A negative zero of HiFloat8 is its NaN.
+    # The pattern of a negative zero is the NaN of HiFloat8.
     return torch.where((x < 0) & (patterns > 0), patterns + sign, patterns).to(torch.uint8)
 
 
@@ -182,14 +183,14 @@ def _mode(mode: str) -> str:
 
 
 def _on_grid(x: torch.Tensor, kind: int, mode: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """(steps, exponent) of the nearest value steps · 2^(exponent - bits)."""
+    """Return (steps, exponent) of the nearest value steps · 2^(exponent - bits)."""
     grid = GRIDS[kind]
     exponent = exponent_of(x).clamp(min=grid.lowest)
     return rounded(x * torch.exp2((grid.bits - exponent).float()), _mode(mode)), exponent
 
 
 def decode(x: torch.Tensor, kind: int) -> torch.Tensor:
-    """The values of bit patterns, one per byte."""
+    """Return the values of bit patterns, one per byte."""
     code = x.to(torch.int32)
     sign = 8 if kind in FP4 else 128
     size = code & (sign - 1)
@@ -204,15 +205,15 @@ def decode(x: torch.Tensor, kind: int) -> torch.Tensor:
 
 
 def _hif8_bits(exponent: torch.Tensor) -> torch.Tensor:
-    """Bits behind the point: fewer the farther a number is from 1."""
+    """Return the number of fraction bits, which decreases with the distance of the exponent from 0."""
     far = exponent.abs()
     normal = 3 - (far >= 4).to(torch.int32) - (far >= 8).to(torch.int32)
     return torch.where(exponent < -15, 0, normal)
 
 
 def _encode_hif8(x: torch.Tensor, mode: str) -> torch.Tensor:
-    """A prefix says how many bits the exponent has: 0001 none, 001 one, 01 two, 10 three, 11 four; the first
-    is its sign, the leading one of its size is left out.
+    """Encode HiFloat8. A prefix defines the number of exponent bits: 0001 none, 001 one, 01 two, 10 three, 11
+    four. The first of them is the sign; the leading one of the magnitude is omitted.
     """
     exponent = exponent_of(x).clamp(min=_HIF8_LOWEST)
     step = torch.exp2((exponent - _hif8_bits(exponent)).float())
@@ -248,29 +249,31 @@ def _decode_hif8(size: torch.Tensor) -> torch.Tensor:
     return torch.where(size == 0, 0.0, torch.where(size < 8, bare, value))
 
 
-# Quantisation
+# Quantization
 
 
 def largest(kind: int, given: float = 0.0) -> float:
-    """What the largest value is scaled to: the type's own maximum unless one is given."""
+    """Return the value to which the largest value is scaled: the maximum of the type unless one is given."""
     return given if given > 0 else LARGEST[kind]
 
 
 def divided(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """x / scale, 0 where the scale is 0."""
+    """Return x / scale, 0 where the scale is 0."""
     return torch.where(scale == 0, torch.zeros_like(x), x / torch.where(scale == 0, 1.0, scale))
 
 
 def dynamic(
     x: torch.Tensor, kind: int, dims: Any = -1, maximum: float = 0.0, mode: str = "rint"
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Symmetric: (stored values, scale without `dims`), x ≈ values · scale, scale = max|x| / largest."""
+    """Quantize symmetrically: (stored values, scale without `dims`), x ≈ values · scale, scale =
+    max|x| / largest.
+    """
     scale = wide(x).abs().amax(dims, keepdim=True) / largest(kind, maximum)
     return store(divided(wide(x), scale), kind, mode), _squeezed(scale, dims)
 
 
 def asymmetric(x: torch.Tensor, kind: int, dims: Any = -1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(stored values, scale, offset), x ≈ (values - offset) · scale; the range of x covers the type's."""
+    """Return (stored values, scale, offset), x ≈ (values - offset) · scale, covering the range of x."""
     low, high = INTEGER_RANGE[kind]
     top = wide(x).amax(dims, keepdim=True)
     scale = (top - wide(x).amin(dims, keepdim=True)) / (high - low)
@@ -288,7 +291,7 @@ def static(
     divide: bool = False,
     mode: str = "rint",
 ) -> torch.Tensor:
-    """x · scale + offset, or x / scale + offset, stored."""
+    """Return x · scale + offset, or x / scale + offset, in the stored type."""
     scaled = wide(x) / wide(scale) if divide else wide(x) * wide(scale)
     return store(scaled if offset is None else scaled + wide(offset), kind, mode)
 
@@ -302,7 +305,7 @@ def _squeezed(scale: torch.Tensor, dims: Any) -> torch.Tensor:
 
 
 def shared_exponent(peak: torch.Tensor, kind: int, scale_alg: int = 0, maximum: float = 0.0) -> torch.Tensor:
-    """The biased exponent (e8m0 byte, as int32) of blocks whose largest magnitude is `peak`."""
+    """Return the biased exponent (e8m0 byte, as int32) of blocks with the largest magnitude `peak`."""
     if scale_alg == 0:
         found = _biased_exponent(peak) - TOP_EXPONENT[kind]
     else:
@@ -317,17 +320,17 @@ def _biased_exponent(x: torch.Tensor) -> torch.Tensor:
 
 
 def power_of_two(byte: torch.Tensor) -> torch.Tensor:
-    """2^(byte - 127), the value of an e8m0 scale."""
+    """Return 2^(byte - 127), the value of an e8m0 scale."""
     return torch.exp2(byte.float() - 127)
 
 
 def blocked(x: torch.Tensor, block: int) -> torch.Tensor:
-    """The last dim cut into blocks, the last one filled with zeros: [..., blocks, block]."""
+    """Split the last dim into blocks, the last one padded with zeros: [..., blocks, block]."""
     return F.pad(x, (0, -x.shape[-1] % block)).unflatten(-1, (-1, block))
 
 
 def paired(scale: torch.Tensor, axis: int) -> torch.Tensor:
-    """Scales of blocks (last dim) as bytes in pairs: `axis` counts pairs, a trailing dim of 2 the members."""
+    """Return scales of blocks as pairs of bytes: `axis` counts pairs, a last dim of 2 the members."""
     bytes_ = F.pad(scale, (0, scale.shape[-1] % 2)).to(torch.uint8)
     return bytes_.unflatten(-1, (-1, 2)).movedim(-2, axis)
 
@@ -343,7 +346,7 @@ def mx(
     mode: str = "rint",
     lowest: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(stored values, paired scales) with one power of two per `block` values along `axis`."""
+    """Return (stored values, paired scales) with one power of two per `block` values along `axis`."""
     axis = axis % x.ndim
     moved = x.float().movedim(axis, -1)
     blocks = blocked(moved, block)
@@ -355,7 +358,7 @@ def mx(
 
 
 def unpaired(mxscale: torch.Tensor, axis: int, length: Any, block: int = 32) -> torch.Tensor:
-    """The scale of every value along `axis` from paired bytes; `length` values are there."""
+    """Return the scale of each of `length` values along `axis` from paired bytes."""
     axis = axis % (mxscale.ndim - 1)
     bytes_ = mxscale.view(torch.uint8) if mxscale.dtype != torch.uint8 else mxscale
     flat = bytes_.movedim(axis, -2).flatten(-2).repeat_interleave(block, -1)[..., :length]

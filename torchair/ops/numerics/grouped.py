@@ -1,4 +1,4 @@
-"""`torchair::grouped_mm`: one matrix product per group of rows, for dtypes torch's own op does not take."""
+"""Define `torchair::grouped_mm`: one matrix product per group of rows, for dtypes that torch's op lacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 @torch.library.custom_op("torchair::grouped_mm", mutates_args=())
 def grouped_mm(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """Rows `ends[g-1] : ends[g]` of `x` times `weight[g]`; rows past the last group are 0."""
+    """Multiply rows `ends[g-1] : ends[g]` of `x` with `weight[g]`; rows after the last group are 0."""
     out = x.new_zeros(x.shape[0], weight.shape[2])
     start = 0
     for group, end in enumerate(ends.tolist()):

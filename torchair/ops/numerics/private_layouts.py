@@ -1,7 +1,7 @@
-"""Private layouts of Ascend devices: weights cut into blocks, as matrix units read them.
+"""Convert weights to private layouts of Ascend devices: blocks in the order in which matrix units read them.
 
-A private layout is a property of the device: sizes, strides and values of the tensor stay what they were.
-CPU and CUDA have none, so that there a cast to one is the tensor itself.
+A private layout is a property of the device: sizes, strides and values of the tensor do not change. CPU and
+CUDA have none, so that a cast to one returns the tensor itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _always(module: nn.Module) -> bool:
 
 
 def _dense(dtype: torch.dtype) -> Callable[[nn.Module], bool]:
-    """One group of channels, and a weight of this type."""
+    """Return a predicate: one group of channels, and a weight of this type."""
 
     def applies(module: nn.Module) -> bool:
         weight = getattr(module, "weight", None)
@@ -42,18 +42,16 @@ def _dense(dtype: torch.dtype) -> Callable[[nn.Module], bool]:
 
 @dataclass(frozen=True)
 class LayoutRule:
-    """Modules of a class (by its name, as the packages that have it need not be there), and the layout of
-    their weights.
-    """
+    """Layout of the weights of a module class, given by name because its package is optional."""
 
     package: str
     name: str
     layout: int
     applies: Callable[[nn.Module], bool] = _always
     refuses_host: bool = True
-    """Is a weight on the CPU a mistake?"""
+    """Whether a weight on the CPU is an error."""
     packs_scale: bool = False
-    """Is a scale in float32 packed into the device's own form?"""
+    """Whether a float32 scale is packed into the device's format."""
 
 
 RULES = (
@@ -69,14 +67,24 @@ RULES = (
 
 
 def use_internal_format_weight(model: nn.Module) -> None:
-    """Give the weights of linear and convolution layers the private layout of the device they are on; to be
-    called after the model was moved there, before it is compiled.
+    """Convert the weights of linear and convolution layers to the private layout of their device.
 
-    Without `torch_npu` there is no such layout: the log says so, and the model stays as it is.
+    Call this after the model was moved to the device, before it is compiled. Without `torch_npu` there is no
+    such layout: an error is logged, and the model stays unchanged.
+
+    Args:
+        model: The model. Its weights are converted in place.
+
+    Raises:
+        NotPossible: A weight that needs a private layout is on the CPU.
+
+    Example:
+        >>> model = model.to("npu")
+        >>> torchair.use_internal_format_weight(model)
     """
     plugin = sys.modules.get(PLUGIN)
     if plugin is None:
-        logger.error("use_internal_format_weight: %s is not imported, weights stay as they are", PLUGIN)
+        logger.error("use_internal_format_weight has no effect: %s is not imported", PLUGIN)
         return
     for name, module, rule in _ruled(model):
         weight: torch.Tensor = module.weight
@@ -93,7 +101,7 @@ def use_internal_format_weight(model: nn.Module) -> None:
 
 
 def _ruled(model: nn.Module) -> Iterator[tuple[str, Any, LayoutRule]]:
-    """The modules with a rule, and the first that serves; subclasses count."""
+    """Yield the modules that have a rule, with the first rule that applies; subclasses count."""
     for name, module in model.named_modules():
         kinds = {(kind.__module__.split(".")[0], kind.__name__) for kind in type(module).__mro__}
         for rule in RULES:
@@ -103,8 +111,16 @@ def _ruled(model: nn.Module) -> Iterator[tuple[str, Any, LayoutRule]]:
 
 
 def npu_format_cast(self: torch.Tensor, acl_format: int, customize_dtype: int | None = None) -> torch.Tensor:
-    """The tensor in another layout of the device. CPU and CUDA have one layout, so that it is the tensor as
-    it was.
+    """Convert a tensor to another layout of its device. CPU and CUDA have one layout, so the result is the
+    tensor itself.
+
+    Args:
+        self: The tensor.
+        acl_format: Number of the layout.
+        customize_dtype: Data type of the stored values, for devices with private layouts.
+
+    Returns:
+        The tensor in the other layout.
     """
     if self.device.type != NPU:
         return self
@@ -114,14 +130,26 @@ def npu_format_cast(self: torch.Tensor, acl_format: int, customize_dtype: int | 
 def npu_format_cast_via_cpu(
     self: torch.Tensor, acl_format: int, customize_dtype: int | None = None, input_dtype: int | None = None
 ) -> torch.Tensor:
-    """An int8 matrix in the block layout 29, of the same logical shape, as a new tensor; for devices that
-    cannot change the layout themselves. The current stream is waited for first, `ACL_STREAM_TIMEOUT`
-    milliseconds at most. The last two arguments change nothing.
+    """Convert an int8 matrix to the block layout 29, for devices that cannot change the layout themselves.
+
+    The call first waits for the current stream, for at most `ACL_STREAM_TIMEOUT` milliseconds.
+
+    Args:
+        self: An int8 tensor of two or more dims.
+        acl_format: The layout, 29.
+        customize_dtype: Has no effect.
+        input_dtype: Has no effect.
+
+    Returns:
+        A new tensor of the same logical shape.
+
+    Raises:
+        NotPossible: The tensor or the layout is not supported, or the stream takes longer.
     """
     why = _why_not_blocked(self, acl_format)
     if why:
         raise NotPossible(
-            f"npu_format_cast_via_cpu cannot do this: {why}",
+            f"npu_format_cast_via_cpu cannot convert this tensor: {why}",
             got=f"{self.dtype}{list(self.shape)}, acl_format {acl_format}",
             next="pass an int8 tensor of two or more dims, and acl_format 29",
         )
@@ -133,11 +161,11 @@ def npu_format_cast_via_cpu(
 
 def _why_not_blocked(x: torch.Tensor, acl_format: int) -> str:
     if acl_format != FRACTAL_NZ:
-        return f"the only layout is {FRACTAL_NZ}"
+        return f"only acl_format {FRACTAL_NZ} is supported"
     if x.dtype != torch.int8:
         return "only int8 has this layout"
     if x.dim() < 2:
-        return "a matrix has two dims"
+        return "the tensor must have at least two dims"
     return "" if all(x.shape[-2:]) else "the matrix is empty"
 
 
@@ -152,7 +180,10 @@ def _synchronize(device: torch.device) -> None:
     end = time.monotonic() + limit / 1000
     while not stream.query():
         if time.monotonic() > end:
-            raise NotPossible(f"the stream was not done within {limit} ms", next=f"raise {TIMEOUT}")
+            raise NotPossible(
+                f"the current stream did not finish within {limit} ms",
+                next=f"increase the environment variable {TIMEOUT}",
+            )
         time.sleep(0.0005)
 
 
@@ -164,6 +195,6 @@ def _timeout() -> int:
         limit = 2**31
     if not -(2**31) <= limit < 2**31:
         raise NotPossible(
-            f"{TIMEOUT} is no 32-bit integer", got=repr(text), next="set it to -1 or to milliseconds"
+            f"{TIMEOUT} must be a 32-bit integer", got=repr(text), next="set it to -1 or to milliseconds"
         )
     return limit

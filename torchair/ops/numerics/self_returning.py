@@ -1,5 +1,5 @@
-"""Operators of ours that return what they write into. torch makes functional only those of ATen that do: for
-others they are run as the calls of ATen that they are. Who defines them adds them here.
+"""List torchair's operators that return the argument they write into. torch functionalizes only such ops of
+ATen; the others run as their ATen calls. Modules that define such an op add it here.
 """
 
 from __future__ import annotations
@@ -8,4 +8,4 @@ from collections.abc import Callable
 from typing import Any
 
 DIRECT: dict[Any, Callable[..., Any]] = {}
-"""What each does to tensors, as calls of ATen. Its kernels are the same for tensors of every device."""
+"""The ATen calls of each op. They are the kernels for all devices."""

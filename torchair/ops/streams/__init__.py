@@ -1,1 +1,1 @@
-"""Ops of streams, events and core limits."""
+"""Define ops of streams, events and core limits."""

@@ -1,6 +1,4 @@
-"""What a block of ops may use while it runs: so many cores, kernels that are deterministic enough. As it was
-afterwards.
-"""
+"""Limit the cores and the determinism of a block of ops, and restore the limits afterwards."""
 
 from __future__ import annotations
 
@@ -20,21 +18,19 @@ LEVELS = range(4)
 
 
 def cores_of(attributes: Mapping[str, str]) -> tuple[int, int] | None:
-    """Cube and vector cores that a scope grants; None where it has no limit."""
+    """Return the cube and vector cores of a scope; None if it has no limit."""
     found = [attributes.get(key) for key in CORES]
     return (int(found[0]), int(found[1])) if found[0] is not None and found[1] is not None else None
 
 
 def is_limit(attributes: Mapping[str, str]) -> bool:
-    """Does a scope limit anything?"""
+    """Return whether a scope has a limit."""
     return LEVEL in attributes or cores_of(attributes) is not None
 
 
 @contextmanager
 def limited(attributes: Mapping[str, str], module: Any, stream: Any = None) -> Iterator[None]:
-    """Within this block, what a scope says of cores and determinism holds on a device, by its module; cores
-    of this stream, or the current one.
-    """
+    """Apply core limits and determinism of a scope to a device module, for a stream or the current."""
     cores, level = cores_of(attributes), attributes.get(LEVEL)
     with ExitStack() as stack:
         if cores is not None:
@@ -46,7 +42,7 @@ def limited(attributes: Mapping[str, str], module: Any, stream: Any = None) -> I
 
 @contextmanager
 def cores_limited(cube: int, vector: int, module: Any, stream: Any = None) -> Iterator[None]:
-    """Threads of a CPU, or the cores that kernels of a stream may use; never more than there were."""
+    """Limit the threads of a CPU, or the cores for kernels of a stream; limits never increase."""
     if module is torch.cpu:
         with _threads.set_to(lambda before: max(1, min(before, cube or vector))):
             yield
@@ -67,8 +63,9 @@ def cores_limited(cube: int, vector: int, module: Any, stream: Any = None) -> It
 
 @contextmanager
 def _replaced(stream: Any, sms: int) -> Iterator[None]:
-    """What is meant for a stream goes to one of so many SMs, which begins when that one is there, and for
-    which that one waits in the end: an order of the work, and of who has its memory, as if it were the same.
+    """Redirect the work of a stream to one with this number of SMs. The new stream waits for the old one at
+    the begin, and the old one for the new one at the end, so that the order of work and the ownership of
+    memory are the same.
     """
     narrow = green_context.stream_beside(stream, sms)
     if narrow == stream:
@@ -86,7 +83,7 @@ def _replaced(stream: Any, sms: int) -> Iterator[None]:
 
 
 def acting(stream: Any) -> Any:
-    """The stream that takes what is meant for this one, inside of a limit of its cores."""
+    """Return the stream that replaces this one inside of a core limit."""
     replacements = _replacements.get()
     while replacements and (found := replacements.get(getattr(stream, "cuda_stream", None))) is not None:
         stream = found
@@ -95,9 +92,9 @@ def acting(stream: Any) -> Any:
 
 @contextmanager
 def as_deterministic(level: int, module: Any) -> Iterator[None]:
-    """Level 0 may add in any order, the others must not."""
+    """Set the determinism: with level 0, kernels may add in any order, with other levels not."""
     if level not in LEVELS:
-        raise ValueError(f"the level of determinism is 0 to 3, not {level!r}")
+        raise ValueError(f"the level of determinism must be 0 to 3, got {level!r}")
     levels = module if hasattr(module, "set_deterministic_level") else None
     before = levels.get_deterministic_level() if levels is not None else 0
     try:
@@ -111,8 +108,8 @@ def as_deterministic(level: int, module: Any) -> Iterator[None]:
 
 
 class _Shared:
-    """A setting of the process that blocks of several threads change: inside of a thread's block it is what
-    the block says; when the last of them is left, all is as it was before the first.
+    """A process-wide setting that blocks of several threads change. Inside of a thread's block it has the
+    value of the block; when the last block ends, the original value is restored.
     """
 
     def __init__(self, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
@@ -124,7 +121,7 @@ class _Shared:
 
     @contextmanager
     def set_to(self, change: Callable[[Any], Any]) -> Iterator[None]:
-        """Within this block; `change` makes the new value from that around it."""
+        """Set the value inside of the block; `change` computes it from the outer value."""
         with self._lock:
             if not self._inside:
                 self._original = self._get()
@@ -149,7 +146,7 @@ def _asked() -> tuple[bool, bool]:
 
 
 _replacements: ContextVar[Mapping[int | None, Any]] = ContextVar("replacements", default={})  # noqa: B039
-"""Of CUDA streams, by their handle: the one that stands in for it, in this thread."""
+"""Replacements of CUDA streams in this thread, by handle."""
 _threads = _Shared(torch.get_num_threads, torch.set_num_threads)
 _algorithms = _Shared(
     _asked, lambda wanted: torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1])

@@ -1,7 +1,7 @@
-"""`torchair::in_turn`: a call that is made for its effect, as a write into a tensor.
+"""Define `torchair::in_turn`: a call with side effects, expressed as a write into a tensor.
 
-Compilers keep the order of who writes and reads a tensor, and of nothing else: calls that print or save
-become writes into one tensor, whose content nobody looks at.
+Compilers preserve only the order of reads and writes of a tensor. Calls that print or save become writes into
+one tensor, whose content is never used.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from torchair.core.torch_private.operators.schemas import find_overload
 from torchair.ops.io import print_tensor, save_tensor
 
 OPS = print_tensor.OPS | save_tensor.OPS
-"""Calls that are made for an effect on the host, and write no tensor."""
+"""Calls with side effects on the host that write no tensor."""
 
 
 @torch.library.custom_op("torchair::in_turn", mutates_args=("turn",))
 def in_turn(turn: torch.Tensor, tensors: list[torch.Tensor], call: str) -> None:
-    """Make the call that `packed` has written, with these tensors."""
+    """Run the call that `packed` has encoded, with these tensors."""
     name, args, kwargs = json.loads(call)
     op = find_overload(name)
-    assert op is not None, f"{name} was an operator when this was compiled"
+    assert op is not None, f"the operator {name} existed when this was compiled"
 
     def decode(value: Any) -> Any:
         if isinstance(value, list):
@@ -40,7 +40,7 @@ def _(turn: torch.Tensor, tensors: list[torch.Tensor], call: str) -> None:
 
 
 def packed(node: fx.Node) -> tuple[list[fx.Node], str]:
-    """The tensors of a call, and the rest of it as text."""
+    """Return the tensors of a call, and its encoded other arguments."""
     places = {source: place for place, source in enumerate(node.all_input_nodes)}
 
     def encode(value: Any) -> Any:
@@ -53,7 +53,7 @@ def packed(node: fx.Node) -> tuple[list[fx.Node], str]:
 
 
 def take_turns(graph: fx.Graph) -> int:
-    """All calls for an effect as writes into one tensor; how many there are. The graph has fake values."""
+    """Turn calls with side effects into writes into one tensor; returns their number."""
     calls = [node for node in graph.nodes if node.target in OPS]
     if not calls:
         return 0

@@ -1,7 +1,7 @@
-"""Where nodes stand: which scopes enclose each node, and therefore on which stream it runs.
+"""Find the scopes that enclose each node, and therefore the stream on which it runs.
 
-A scope is a `scope_enter` node and the `scope_exit` node that closes it. A stream is known by its identity
-where a scope has one, else by its label; None is the stream on which the graph is called.
+A scope is a `scope_enter` node and the `scope_exit` node that closes it. A stream is identified by the
+identity in a scope, otherwise by its label; None is the stream on which the graph is called.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import fx
 
 from torchair.ops.streams import stream_ops
 
-# Meta of nodes that no scope nodes enclose yet: the attributes of their scope, and nodes to wait for.
+# Meta of nodes without scope nodes around them yet: the attributes of their scope, and nodes to wait for.
 SCOPE, AFTER = "scope", "after"
 ACTING = frozenset(
     (
@@ -25,7 +25,7 @@ ACTING = frozenset(
 
 
 def walk(graph: fx.Graph) -> Iterator[tuple[fx.Node, tuple[fx.Node, ...]]]:
-    """Every node with the first nodes of the scopes around it, outermost first; both ends stand outside."""
+    """Yield every node with the first nodes of its scopes, outermost first; both ends are outside."""
     opened: list[fx.Node] = []
     for node in graph.nodes:
         if node.target in stream_ops.EXIT and opened:
@@ -36,7 +36,7 @@ def walk(graph: fx.Graph) -> Iterator[tuple[fx.Node, tuple[fx.Node, ...]]]:
 
 
 def blocks(graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
-    """First and last node of every scope, in the order in which they are left."""
+    """Return first and last node of every scope, in the order of their ends."""
     opened: list[fx.Node] = []
     found: list[tuple[fx.Node, fx.Node]] = []
     for node in graph.nodes:
@@ -48,9 +48,7 @@ def blocks(graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
 
 
 def drop_scopes(gm: fx.GraphModule) -> bool:
-    """Without what says where nodes run, and what waits for what: the order of the graph replaces it. Was
-    there anything?
-    """
+    """Remove scopes and synchronization, which graph order replaces; returns whether there were any."""
     found = [node for node in gm.graph.nodes if node.target in stream_ops.ALL]
     for node in reversed(found):
         if not node.users:
@@ -61,7 +59,7 @@ def drop_scopes(gm: fx.GraphModule) -> bool:
 
 
 def stream_key(enter: fx.Node) -> Any:
-    """The stream a scope moves to: its identity or its label; None for a scope that moves nothing."""
+    """Return the stream a scope moves to: its identity or its label; None if the scope has no stream."""
     found = stream_ops.attributes(enter)
     identity = tuple(found.get(key) for key in stream_ops.IDENTITY)
     if None not in identity:
@@ -71,26 +69,26 @@ def stream_key(enter: fx.Node) -> Any:
 
 
 def is_entry(identity: tuple[Any, ...]) -> bool:
-    """Is this the stream on which the graph is called?"""
+    """Return whether this is the stream on which the graph is called."""
     return tuple(identity) == tuple(stream_ops.MARKERS)
 
 
 def stream_at(scopes: tuple[fx.Node, ...]) -> Any:
-    """The stream inside these scopes."""
+    """Return the stream inside these scopes."""
     inner = next((scope for scope in reversed(scopes) if stream_ops.is_stream_scope(scope)), None)
     return None if inner is None else stream_key(inner)
 
 
 def stream_of_nodes(graph: fx.Graph) -> dict[fx.Node, Any]:
-    """The stream of every node."""
+    """Return the stream of every node."""
     return {node: stream_at(scopes) for node, scopes in walk(graph)}
 
 
 def annotate(graph: fx.Graph) -> None:
-    """Note on every node its stream, determinism, core limits and super kernel, and how many synchronisations
-    came before it: nodes that agree in all of them may become one.
+    """Store on every node its stream, determinism, core limits, super kernel, and the number of preceding
+    synchronizations: nodes with equal values may be fused.
     """
-    synchronisations = 0
+    synchronizations = 0
     for node, scopes in walk(graph):
         inside = [stream_ops.attributes(scope) for scope in reversed(scopes)]
         levels = [found.get(stream_ops.DETERMINISTIC_LEVEL) for found in inside]
@@ -99,9 +97,9 @@ def annotate(graph: fx.Graph) -> None:
         node.meta["deterministic_scope_level"] = next((x for x in levels if x is not None), None)
         node.meta["core_limit_scope"] = next((x for x in limits if None not in x), None)
         units = (found[stream_ops.SUPER_KERNEL] for found in inside if stream_ops.SUPER_KERNEL in found)
-        node.meta["super_kernel_scope"] = next(units, "") or None  # empty: an inner block is taken out
-        synchronisations += node.target in stream_ops.EVENTS
-        node.meta["synchronisations"] = synchronisations
+        node.meta["super_kernel_scope"] = next(units, "") or None  # empty: an inner block is excluded
+        synchronizations += node.target in stream_ops.EVENTS
+        node.meta["synchronisations"] = synchronizations
 
 
 PLACES = (

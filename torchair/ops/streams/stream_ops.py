@@ -1,8 +1,8 @@
-"""Streams and events inside a graph: ops that models and users' passes write, and what they do when they run.
+"""Define streams and events inside a graph: ops for models and users' passes, and their implementation.
 
-The same ops stand in two namespaces, `npugraph_ex` and `air`. A scope is a pair of nodes; the code generator
-prints the pair of a stream scope as a `with` block. Where no accelerator is in use everything happens in
-order on one stream anyway, and the ops only keep their books.
+The same ops are in two namespaces, `npugraph_ex` and `air`. A scope is a pair of nodes; the code generator
+prints the pair of a stream scope as a `with` block. Without an accelerator, all ops run in order on one
+stream, and these ops only keep track of names.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ SCHEMAS = (
     "wait_tensor(Tensor self, Tensor dependency) -> Tensor",
 )
 
-# Keys of a scope that moves work to another stream; the last three identify one that exists already.
+# Keys of a scope that moves work to another stream; the last three identify an existing stream.
 LABEL, PRIORITY = "_user_stream_label", "_user_stream_priority"
 IDENTITY = ("_user_stream_id", "_user_stream_device_index", "_user_stream_device_type")
 INNER_PARALLEL = "_enable_inner_parallel"
-# Keys of the other scopes. A stream of its own may be named beside a limit of cores.
+# Keys of the other scopes. A limit of cores may identify a stream.
 CORE_LIMITS = core_limits.CORES
 LIMITED_STREAM = ("_op_stream_stream_id", "_op_stream_device_index", "_op_stream_device_type")
 DETERMINISTIC, DETERMINISTIC_LEVEL = "_deterministic", core_limits.LEVEL
 SUPER_KERNEL, SUPER_KERNEL_OPTIONS = "_super_kernel_scope", "_super_kernel_options"
 NEVER_TIMEOUT, DATA_DUMP = "_op_exec_never_timeout", "torchair_enable_data_dump"
-# Stand for the stream on which the graph is called, until a pass puts its identity in their place.
+# Placeholders for the stream on which the graph is called, until a pass sets its identity.
 MARKERS = {
     "DEFAULT_STREAM_ID_MARKER": "stream_id",
     "DEFAULT_DEVICE_INDEX_MARKER": "device_index",
@@ -61,10 +61,10 @@ MARKERS = {
 MAIN = "default"
 
 EVENT = "event"
-"""Meta of a node: the event that it records, made for this graph. Who runs the graph keeps it."""
+"""Meta of a node: the event that it records, made for this graph. The runner of the graph keeps it alive."""
 
-# Streams (one per label and device) and events that users name stay for the life of the process; events that
-# are made for a graph go with it.
+# Streams (one per label and device) and user-named events live as long as the process; events of a graph live
+# as long as the graph.
 _streams: dict[tuple[str, Any, str], Any] = {}
 _events: dict[bool, MutableMapping[str, Event]] = {False: {}, True: WeakValueDictionary()}
 _naming = threading.Lock()
@@ -73,21 +73,21 @@ _here = threading.local()
 
 
 def device_module() -> Any:
-    """`torch.cuda` or `torch.npu` once it is in use, else `torch.cpu`, whose streams do nothing."""
+    """Return `torch.cuda` or `torch.npu` if it is initialized, else `torch.cpu`, whose streams do nothing."""
     module = torch.get_device_module()
     in_use = module.is_available() and getattr(module, "is_initialized", lambda: True)()
     return module if in_use else torch.cpu
 
 
 class Event:
-    """A point on a stream under a name; the device's own event is made when it is first needed."""
+    """A named point on a stream; the device event is created on first use."""
 
     def __init__(self, tag: str = "") -> None:
         self.tag = tag
         self._made: Any = None
 
     def __reduce__(self) -> Any:
-        raise NotPossible(f"the event {self.tag!r} lives in this process")
+        raise NotPossible(f"the event {self.tag!r} cannot be serialized: it exists only in this process")
 
     def _event(self) -> Any:
         if self._made is None:
@@ -95,27 +95,27 @@ class Event:
         return self._made
 
     def record(self, stream: Any = None) -> None:
-        """Here, on this or the current stream."""
+        """Record the event on this or the current stream."""
         self._event().record(*([] if stream is None else [stream]))
 
     def wait(self, stream: Any = None) -> None:
-        """This or the current stream goes on when the recorded point is reached."""
+        """Let this or the current stream wait for the recorded point."""
         self._event().wait(*([] if stream is None else [stream]))
 
 
 def create_event(tag: str, created_inside: bool = False) -> Event:
-    """A new named event; users' names and those the compiler makes are two tables. One that the compiler
-    makes is gone when nobody keeps it any more.
+    """Create a named event. Names of the user and of the compiler are separate. An event of the compiler is
+    freed when the last reference to it is gone.
     """
     with _naming:
         if tag in _events[created_inside]:
-            raise ValueError(f"there is an event {tag!r} already")
+            raise ValueError(f"an event named {tag!r} exists already")
         made = _events[created_inside][tag] = Event(tag)
         return made
 
 
 def shared_event(tag: str) -> Event:
-    """The event of that name that the compiler makes, for whichever graph asks first."""
+    """Return the compiler's event of that name; the first caller creates it."""
     with _naming:
         made = _events[True].get(tag) or Event(tag)
         _events[True][tag] = made
@@ -123,27 +123,27 @@ def shared_event(tag: str) -> Event:
 
 
 def tag_of(event: Any) -> str:
-    """The name of an event that a user made."""
+    """Return the name of a user's event."""
     tag = getattr(event, "tag", "")
     if tag not in _events[False]:
-        raise ValueError(f"this is no event of npu_create_tagged_event: {event!r}")
+        raise ValueError(f"expected an event from npu_create_tagged_event, got {event!r}")
     return tag
 
 
 def find_event(tag: str, created_inside: bool = False) -> Event:
-    """The event of that name."""
+    """Return the event of that name."""
     found = _events[created_inside].get(tag)
     assert found is not None, f"no event {tag!r} was created {'by the compiler' if created_inside else ''}"
     return found
 
 
 def graph_prefix() -> str:
-    """A name for one graph's events: `graph_0`, `graph_1`, …"""
+    """Return a unique name for the events of one graph: `graph_0`, `graph_1`, …"""
     return f"graph_{next(_graphs)}"
 
 
 class StreamScope:
-    """`with` this, work goes to the stream that the keys of a scope name, and is limited as they say."""
+    """Context manager that moves work to the stream of a scope, and applies its limits."""
 
     def __init__(self, keys: Sequence[str], values: Sequence[str], device: str = "") -> None:
         self._attributes = dict(zip(keys, values, strict=True))
@@ -168,7 +168,7 @@ class StreamScope:
 
 
 def stream_of(attributes: Mapping[str, str]) -> Any:
-    """The stream a scope names: by identity, or by label; None if it names none."""
+    """Return the stream of a scope: by identity, or by label; None if it has none."""
     if all(key in attributes for key in IDENTITY):
         return stream_by_identity(*(attributes[key] for key in IDENTITY))
     if LABEL not in attributes:
@@ -177,17 +177,17 @@ def stream_of(attributes: Mapping[str, str]) -> Any:
 
 
 def limited_stream_of(attributes: Mapping[str, str]) -> Any:
-    """The stream whose cores a scope limits; None for the current one."""
+    """Return the stream with limited cores; None for the current one."""
     given = [attributes[key] for key in LIMITED_STREAM if key in attributes]
     if not given:
         return None
     if len(given) != len(LIMITED_STREAM) or 0 < sum(value in MARKERS for value in given) < len(given):
-        raise RuntimeError(f"a limit of cores names a stream by {len(LIMITED_STREAM)} numbers, not {given}")
+        raise RuntimeError(f"a core limit identifies a stream by {len(LIMITED_STREAM)} numbers, got {given}")
     return core_limits.acting(stream_by_identity(*given))
 
 
 def labelled_stream(label: str, priority: int = 0) -> Any:
-    """The stream of that label on the current device, made when first asked for."""
+    """Return the stream of that label on the current device; the first call creates it."""
     if label == MAIN:
         return entry_stream()
     module = device_module()
@@ -199,7 +199,7 @@ def labelled_stream(label: str, priority: int = 0) -> Any:
 
 
 def stream_by_identity(stream_id: str, device_index: str, device_type: str) -> Any:
-    """The stream behind three numbers written as text."""
+    """Return the stream that three numbers, written as text, identify."""
     module = device_module()
     if module is torch.cpu:
         return module.current_stream()
@@ -209,17 +209,17 @@ def stream_by_identity(stream_id: str, device_index: str, device_type: str) -> A
 
 
 def entry_stream() -> Any:
-    """The stream on which the graph was called, inside of any scope too."""
+    """Return the stream on which the graph was called, inside of any scope too."""
     entry = getattr(_here, "entry", None)
     return device_module().current_stream() if entry is None else entry
 
 
 def stream_field(stream: Any, field: str) -> str:
-    """One part of a stream's identity as text."""
+    """Return one part of a stream's identity as text."""
     return str(getattr(stream, field, 0))
 
 
-# What the ops do
+# Implementation of the ops
 
 
 def _scope_enter(keys: list[str], values: list[str], need_execute: bool = False) -> None:
@@ -320,7 +320,7 @@ def _fake(name: str) -> Callable[..., Any]:
     def token(*, device: torch.device | None = None) -> torch.Tensor:
         return torch.empty(0, device=device)
 
-    # The very same tensor: a tracer then finds this call behind all its later uses.
+    # The same tensor object: a tracer then uses the result of this call in all later uses.
     return {"record": token, "wait_tensor": _wait_tensor}.get(name, nothing)
 
 
@@ -337,7 +337,7 @@ def _define(namespace: str) -> torch.library.Library:
         if name == "wait_tensor":
             library.impl(name, torch.library.fallthrough_kernel, "Autograd")
         if name.endswith("_"):
-            # It only has to survive functionalisation; a clone would keep another allocation alive.
+            # It only has to survive functionalization; a clone would keep another allocation alive.
             library.impl(name, unfunctionalized(getattr(ops, name[:-1]).default), "Functionalize")
         if name != "record":
             has_side_effect(getattr(ops, name).default)
@@ -369,26 +369,26 @@ ALL = SCOPES | EVENTS | KEEP
 
 
 def events_of(gm: fx.GraphModule) -> list[Event]:
-    """The events that were made for this graph."""
+    """Return the events that were created for this graph."""
     return [node.meta[EVENT] for node in gm.graph.nodes if EVENT in node.meta]
 
 
 def attributes(enter: fx.Node) -> dict[str, Any]:
-    """Keys and values of a scope's first node."""
+    """Return keys and values of a scope's first node."""
     given: dict[str, Any] = dict(zip(("keys", "values"), enter.args, strict=False)) | dict(enter.kwargs)
     return dict(zip(given["keys"], given["values"], strict=True))
 
 
 def is_stream_scope(enter: fx.Node) -> bool:
-    """Does this scope move work to another stream?"""
+    """Return whether this scope moves work to another stream."""
     return LABEL in attributes(enter) or all(key in attributes(enter) for key in IDENTITY)
 
 
 def is_limit(enter: fx.Node) -> bool:
-    """Does this scope limit cores, or ask for deterministic kernels?"""
+    """Return whether this scope limits cores, or requires deterministic kernels."""
     return core_limits.is_limit(attributes(enter))
 
 
 def acts(enter: fx.Node) -> bool:
-    """Does this scope change how ops run?"""
+    """Return whether this scope changes how ops run."""
     return is_stream_scope(enter) or is_limit(enter)

@@ -1,4 +1,4 @@
-"""`torch.npu` of the simulated device, as the vendor's plug-in has it."""
+"""Provide `torch.npu` of the simulated device, with the API of the vendor's plug-in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from torch import OutOfMemoryError
 
 from torchair.core.registries.lazy_registry import lazy_getattr
-from torchair.sim.module_aliases import missing, tell_missing
+from torchair.sim.module_aliases import missing, report_missing
 from torchair.sim.npu import amp, config, graphs, limits, memory, mstx, random, streams, utils
 from torchair.sim.npu.amp.autocast_mode import (
     get_amp_supported_dtype,
@@ -267,28 +267,28 @@ __all__ = [
 
 
 _initialized = True
-"""What torch asks before it keeps the state of the generators."""
+"""Functions that torch calls before it saves the state of the generators."""
 
 
 def _is_in_bad_fork() -> bool:
-    """A simulated device lives in the memory of the process: a fork has its own."""
+    """Return False: a simulated device is in process memory, so a forked process has its own."""
     return False
 
 
 def _lazy_init() -> None:
-    """There is nothing to start."""
+    """Do nothing: the device needs no initialization."""
 
 
 def _lazy_call(call: Callable[[], Any], **options: Any) -> None:
-    """Nothing waits for a start."""
+    """Run the call immediately: the device needs no initialization."""
     call()
 
 
 def __getattr__(name: str) -> Any:
-    """`torch.npu.npugraph_ex` is capture mode, loaded when it is asked for."""
+    """Load `torch.npu.npugraph_ex`, capture mode, on first access."""
     if name == "npugraph_ex":
         return lazy_getattr(__name__, {name: "torchair"}, name)
     raise missing(__name__, name)
 
 
-tell_missing(__name__)
+report_missing(__name__)

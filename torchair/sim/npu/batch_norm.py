@@ -1,6 +1,4 @@
-"""The parts of `torch.nn.SyncBatchNorm`, which torch has for devices alone. Sums are over all dims but the
-second.
-"""
+"""Implement the ops of `torch.nn.SyncBatchNorm`. Sums are over all dims except the second."""
 
 from __future__ import annotations
 
@@ -21,12 +19,12 @@ def _others(x: torch.Tensor) -> list[int]:
 
 
 def _along(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A number for each channel, beside all that is in it."""
+    """Reshape one number per channel so that it broadcasts to `like`."""
     return _wide(x).view(1, -1, *[1] * (like.ndim - 2))
 
 
 def batch_norm_stats(input: torch.Tensor, eps: float) -> Tensors:
-    """Means, and what deviations are multiplied with."""
+    """Return the means and the inverse standard deviations."""
     variance, mean = torch.var_mean(_wide(input), _others(input), correction=0)
     return mean, (variance + eps).rsqrt()
 
@@ -35,7 +33,7 @@ def batch_norm_gather_stats_with_counts(
     input: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor, running_mean: torch.Tensor | None,
     running_var: torch.Tensor | None, momentum: float, eps: float, counts: torch.Tensor,
 ) -> Tensors:  # fmt: skip
-    """The same of all processes, of whose parts these are the statistics."""
+    """Combine the statistics of all processes."""
     weight = _wide(counts).view(-1, 1)
     count = weight.sum()
     whole = (mean * weight).sum(0) / count
@@ -51,7 +49,7 @@ def batch_norm_elemt(
     input: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor,
     invstd: torch.Tensor, eps: float,
 ) -> torch.Tensor:  # fmt: skip
-    """What the layer returns."""
+    """Return the normalized input."""
     made = (_wide(input) - _along(mean, input)) * _along(invstd, input)
     made = made if weight is None else made * _along(weight, input)
     return (made if bias is None else made + _along(bias, input)).to(input.dtype)
@@ -61,7 +59,7 @@ def batch_norm_backward_reduce(
     grad_out: torch.Tensor, input: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor,
     weight: torch.Tensor | None, input_g: bool, weight_g: bool, bias_g: bool,
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
-    """The sums of the gradient that all processes need, and the gradients of weight and bias."""
+    """Return the gradient sums that all processes exchange, and the gradients of weight and bias."""
     dims, grad = _others(input), _wide(grad_out)
     total = grad.sum(dims)
     of_deviation = (grad * (_wide(input) - _along(mean, input))).sum(dims)
@@ -74,7 +72,7 @@ def batch_norm_backward_elemt(
     grad_out: torch.Tensor, input: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor,
     weight: torch.Tensor | None, sum_dy: torch.Tensor, sum_dy_xmu: torch.Tensor, count: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """The gradient of the input."""
+    """Return the gradient of the input."""
     number = _wide(count).sum()
     deviation = _wide(input) - _along(mean, input)
     shared = _along(sum_dy, input) + deviation * _along(invstd.square() * sum_dy_xmu, input)
@@ -90,7 +88,7 @@ _libraries: list[torch.library.Library] = []
 
 
 def define_batch_norm() -> None:
-    """Tensors of the device have them from now on."""
+    """Register these ops for tensors of the device."""
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
     for part in PARTS:

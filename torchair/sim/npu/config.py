@@ -1,4 +1,4 @@
-"""Switches of the hardware's own compiler. They are kept and can be read; nothing here depends on them."""
+"""Store the switches of the hardware's compiler, which have no effect on the simulated device."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ from typing import Any
 from torchair.core.log import logger
 
 allow_internal_format = True
-"""May tensors have layouts of the hardware's own?"""
+"""Whether tensors may have private layouts of the hardware."""
 
 _options: dict[str, Any] = {}
 
 
 def set_compile_mode(jit_compile: bool = False) -> None:
-    """Are kernels compiled for each shape?"""
+    """Set whether the hardware compiles kernels for each shape."""
     set_option({"jitCompile": "enable" if jit_compile else "disable"})
 
 
 def is_jit_compile_false() -> bool:
-    """Was that switched off, or never switched on?"""
+    """Return whether compilation for each shape is off, which is the default."""
     return _options.get("jitCompile", "disable") == "disable"
 
 
 def set_option(option: dict[str, Any]) -> None:
-    """Options of the hardware's runtime, by name."""
+    """Set options of the hardware's runtime by name."""
     if not isinstance(option, dict):
-        raise TypeError(f"expected options by name, got {option!r}")
+        raise TypeError(f"set_option expects a dict of options by name, got {option!r}")
     _options.update(option)
     for name, value in option.items():
-        logger.info(
-            "%s=%s is for the hardware: the simulated device keeps it, and does nothing else", name, value
-        )
+        logger.info("%s=%s is stored, but has no effect on the simulated device", name, value)

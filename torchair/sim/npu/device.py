@@ -1,4 +1,4 @@
-"""Devices: how many, which one, what they are called."""
+"""Provide device management: count, selection, properties."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torchair.sim.native import shim
 
 NAME = "Ascend910B (simulated)"
 CUBE_CORES, VECTOR_CORES = 24, 48
-"""Of an Ascend 910B."""
+"""Number of cores of an Ascend 910B."""
 kinds = {"npu"}
-"""What devices of this kind are called: `transfer_to_npu` adds another."""
+"""Type names of these devices; `transfer_to_npu` adds another."""
 
 
 def index_of(device: Any = None, *, optional: bool = True) -> int:
-    """The number of a device given as number, text or `torch.device`; of the current one for None."""
+    """Return the index of a device given as number, text or `torch.device`; None is the current one."""
     if device is None and optional:
         return current_device()
     if isinstance(device, bool) or not isinstance(device, int | str | torch.device):
-        raise TypeError(f"expected a device, its number or its name, got {device!r}")
+        raise TypeError(f"expected a torch.device, a device index or a device name, got {device!r}")
     if isinstance(device, int):
         index: int | None = device
     else:
@@ -39,38 +39,38 @@ def index_of(device: Any = None, *, optional: bool = True) -> int:
 
 
 def is_available() -> bool:
-    """Is there such a device?"""
+    """Return whether there is such a device."""
     return device_count() > 0
 
 
 def is_initialized() -> bool:
-    """Is it in use?"""
+    """Return whether the device is initialized."""
     return True
 
 
 def init() -> None:
-    """There is nothing to start."""
+    """Do nothing: the device needs no initialization."""
 
 
 def device_count() -> int:
-    """How many devices there seem to be."""
+    """Return the number of simulated devices."""
     return shim().device_count()
 
 
 def current_device() -> int:
-    """The number of this thread's device."""
+    """Return the index of the current device of this thread."""
     return shim().current_device()
 
 
 def set_device(device: Any) -> None:
-    """Work of this thread goes there from now on. A negative number changes nothing."""
+    """Select the current device of this thread. A negative index changes nothing."""
     if isinstance(device, int) and device < 0:
         return
     shim().set_device(index_of(device))
 
 
 class device:
-    """Within this block, work goes to another device. None or a negative number: to the same."""
+    """Context manager that selects a device. None or a negative index changes nothing."""
 
     def __init__(self, device: Any) -> None:
         stays = device is None or (isinstance(device, int) and device < 0)
@@ -87,7 +87,7 @@ class device:
 
 
 class device_of(device):
-    """The device of a tensor; of a tensor elsewhere, the current one."""
+    """Context manager that selects the device of an npu tensor; other tensors change nothing."""
 
     def __init__(self, obj: Any) -> None:
         super().__init__(obj.device.index if obj.device.type == "npu" else -1)
@@ -100,7 +100,7 @@ def synchronize(device: Any = None) -> None:
 
 @dataclass(frozen=True)
 class Properties:
-    """What is known of a device."""
+    """Properties of a device."""
 
     name: str
     major: int
@@ -113,32 +113,32 @@ class Properties:
 
     @property
     def gcnArchName(self) -> str:
-        """What Inductor asks a device of `torch.cuda` where there is no CUDA (`transfer_to_npu`)."""
+        """Property that Inductor reads from `torch.cuda` if there is no CUDA (`transfer_to_npu`)."""
         return self.name
 
 
 def get_device_properties(device: Any = None) -> Properties:
-    """What is known of a device; the cores are those of an Ascend 910B."""
+    """Return the properties of a device; the core counts are those of an Ascend 910B."""
     total = shim().total_memory(index_of(device))
     return Properties(NAME, 0, 0, total, CUBE_CORES, CUBE_CORES, VECTOR_CORES, 192 << 20)
 
 
 def get_device_name(device: Any = None) -> str:
-    """Its name."""
+    """Return the name of a device."""
     return get_device_properties(device).name
 
 
 def get_device_capability(device: Any = None) -> None:
-    """The hardware has none, and says so."""
+    """Return None, as on the hardware."""
     index_of(device)
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """Can one device read another's memory?"""
+    """Return whether one device can read the memory of another."""
     return index_of(device) != index_of(peer_device)
 
 
 def utilization(device: Any = None) -> int:
-    """How busy it is, in percent: work is done when it is given."""
+    """Return the utilization in percent: 0, because work runs synchronously."""
     index_of(device)
     return 0

@@ -1,4 +1,4 @@
-"""Graphs of the devices: what a stream is given is kept, and done again by one call."""
+"""Provide device graphs: capture the work of a stream and replay it with one call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchair.core.log import logger
 from torchair.core.torch_private.fake.pytree import flatten, leaves, unflatten
 from torchair.sim.native import shim
 from torchair.sim.npu.device import current_device, synchronize
-from torchair.sim.npu.handlers import Dispatch, give_again
+from torchair.sim.npu.handlers import Dispatch, recapture
 from torchair.sim.npu.memory import empty_cache, new_pool
 from torchair.sim.npu.streams import Stream, current_stream, stream
 
@@ -23,90 +23,96 @@ MODES = ("global", "thread_local", "relaxed")
 
 
 def graph_pool_handle() -> tuple[int, int]:
-    """A pool of memory that graphs can share."""
+    """Return the handle of a memory pool that graphs can share."""
     return new_pool()
 
 
 def is_current_stream_capturing() -> bool:
-    """Is the work of this thread kept by a graph that is captured, or whose tasks are updated?"""
+    """Return whether a graph captures the work of this thread, or updates its tasks."""
     return shim().is_capturing(current_device())
 
 
 def graph_task_group_begin(stream: Stream) -> None:
-    """Of a stream that is being captured: what it is given from now on is one group, up to the end."""
+    """Begin a task group on a stream that is being captured."""
     shim().begin_group(stream)
 
 
 def graph_task_group_end(stream: Stream) -> Any:
-    """The group that was begun on this stream: its call can be given again, with other arguments."""
+    """End the task group of this stream and return its handle, with which its call can be updated."""
     return shim().end_group(stream)
 
 
 def graph_task_update_begin(stream: Stream, handle: Any) -> None:
-    """What this stream is given up to the end takes the place of what the group was given, and is not run."""
+    """Begin an update: the work of this stream replaces that of the group, and does not run."""
     if not isinstance(handle, shim().Group):
-        raise TypeError(f"handle must be what graph_task_group_end returned: {handle!r}")
+        raise TypeError(f"handle must be the result of graph_task_group_end, got {handle!r}")
     shim().begin_update(stream, handle)
 
 
 def graph_task_update_end(stream: Stream) -> None:
-    """From the next replay on the group does what it was given last. An error where that was another call."""
+    """End an update: later replays run the new work. Raise if it consists of other calls."""
     shim().end_update(stream)
 
 
 class NPUGraph:
-    """Work that was captured, and is done again by `replay`."""
+    """Captured work that `replay` runs again."""
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._graph = shim().Graph()
         self._dispatch: Dispatch | None = None
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = MODES[0]) -> None:
-        """Keep what the current stream is given from now on."""
+        """Begin capturing the work of the current stream."""
         if capture_error_mode not in MODES:
             raise RuntimeError(
-                f"capture_error_mode must be one of {', '.join(MODES)}: {capture_error_mode!r}"
+                f"capture_error_mode must be one of {', '.join(MODES)}, got {capture_error_mode!r}"
             )
         pool = graph_pool_handle() if pool is None else pool
         if not (isinstance(pool, tuple | list) and [type(number) for number in pool] == [int, int]):
-            raise TypeError(f"pool must be what graph_pool_handle() or a graph's pool() returned: {pool!r}")
+            raise TypeError(
+                f"pool must be the result of graph_pool_handle() or pool() of a graph, got {pool!r}"
+            )
         self._graph.begin(tuple(pool))
 
     def capture_end(self) -> None:
-        """The graph is complete."""
+        """End capturing."""
         self._graph.end()
 
     def replay(self) -> None:
-        """Do it all again, on the current stream."""
+        """Run the captured work again on the current stream."""
         self._graph.replay()
 
     def trust_addresses(self) -> None:
-        """Whoever replays has made sure that what it reads lies where it lay, in whatever tensors."""
+        """Skip address checks: the caller guarantees that all inputs are at their captured addresses."""
         self._graph.trusts_addresses = True
 
     def reset(self) -> None:
-        """Let go of what was captured."""
+        """Release the captured work."""
         self._graph.reset()
         self._dispatch = None
 
     def pool(self) -> tuple[int, int]:
-        """The pool that its memory is from."""
+        """Return the handle of the memory pool of the graph."""
         return self._graph.pool()
 
     def register_generator_state(self, generator: torch.Generator) -> None:
-        """Replays draw from every generator that was used: there is nothing to register."""
+        """Do nothing: replays draw from every generator that the capture used."""
 
     def update(self, cpu_update_input: Any) -> None:
-        """From the next replay on, calls have these numbers: a dictionary for each call that can be updated,
-        in order, or one for all. Only graphs captured with `auto_dispatch_capture=True` know theirs.
+        """Set new numbers for later replays: one dictionary per updatable call, in order, or one for all
+        calls.
+
+        The graph must have been captured with `auto_dispatch_capture=True`.
         """
         if self._dispatch is None:
             raise RuntimeError("update() needs a graph that was captured with auto_dispatch_capture=True")
         if not self._dispatch.records:
-            raise RuntimeError("no task of this graph takes numbers that can be changed")
+            raise RuntimeError(
+                "update() has no effect: no task of this graph has numbers that can be updated"
+            )
         here = Stream(self._dispatch.device)
         with stream(here):
-            give_again(
+            recapture(
                 self._dispatch.records,
                 cpu_update_input,
                 lambda group: graph_task_update_begin(here, group),
@@ -114,14 +120,14 @@ class NPUGraph:
             )
 
     def super_kernel_optimize(self, optimize_options: Any = None, debug_options: Any = None) -> None:
-        """A hint for the hardware: kernels that are neighbours become one."""
-        logger.info("super kernels are of the hardware: the simulated device runs the same kernels as before")
+        """Do nothing: on the hardware, this combines neighboring kernels."""
+        logger.info("super_kernel_optimize has no effect on the simulated device")
 
     def enable_debug_mode(self) -> None:
-        """Keep what `debug_dump` writes: it is kept in any case."""
+        """Do nothing: the data for `debug_dump` is always kept."""
 
     def debug_dump(self, debug_path: str) -> None:
-        """Write the tasks as a Chrome trace, and again with the streams side by side."""
+        """Write the tasks as a Chrome trace, and a second trace with aligned streams."""
         events = [
             {"name": name, "ph": "X", "ts": at, "dur": 1, "pid": current_device(), "tid": 0}
             for at, name in enumerate(self._graph.names())
@@ -132,7 +138,7 @@ class NPUGraph:
         try:
             path.with_name(f"{path.stem}.aligned.json").write_text(json.dumps({"traceEvents": events}))
         except OSError as error:
-            logger.warning("the aligned trace was not written: %s", error)
+            logger.warning("cannot write the aligned trace: %s", error)
 
 
 def _dispatch() -> Dispatch:
@@ -142,7 +148,7 @@ def _dispatch() -> Dispatch:
 
 
 class graph:
-    """Within this block, work is kept by a graph."""
+    """Context manager that captures work into a graph."""
 
     default_capture_stream: Stream | None = None
 
@@ -189,20 +195,20 @@ class graph:
             self.npu_graph.capture_end()
         except RuntimeError:
             if error[0] is None:
-                raise  # else the first error is the one to tell
+                raise  # otherwise report the first error
         finally:
             self._context.__exit__(*error)
 
 
 class _Graphed(torch.autograd.Function):
-    """Forward and backward, each a graph."""
+    """Run forward and backward, each as a graph."""
 
     @staticmethod
     def forward(ctx: Any, replayed: Any, *inputs: torch.Tensor) -> Any:
         ctx.replayed = replayed
-        for kept, given in zip(replayed.inputs, inputs, strict=True):
-            if kept.data_ptr() != given.data_ptr():
-                kept.copy_(given)
+        for buffer, given in zip(replayed.inputs, inputs, strict=True):
+            if buffer.data_ptr() != given.data_ptr():
+                buffer.copy_(given)
         replayed.forward.replay()
         return tuple(output.detach() for output in replayed.outputs)
 
@@ -210,23 +216,25 @@ class _Graphed(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:  # type: ignore[override]
         replayed = ctx.replayed
-        for kept, given in zip(replayed.grad_outputs, grads, strict=True):
-            if kept is not None and kept.data_ptr() != given.data_ptr():
-                kept.copy_(given)
+        for buffer, given in zip(replayed.grad_outputs, grads, strict=True):
+            if buffer is not None and buffer.data_ptr() != given.data_ptr():
+                buffer.copy_(given)
         replayed.backward.replay()
         return None, *(None if grad is None else grad.detach() for grad in replayed.grad_inputs)
 
 
 class _Replayed:
-    """One callable, captured: its inputs and parameters, outputs and gradients where the graphs have them.
+    """One captured callable: inputs, parameters, outputs and gradients at the addresses of the graphs.
 
-    The backward is captured later, by `capture_backward`.
+    `capture_backward` captures the backward later.
     """
 
     def __init__(self, call: Callable[..., Any], args: Sequence[Any], pool: Any) -> None:
         flat, self.args_spec = flatten(tuple(args))
         if not all(isinstance(arg, torch.Tensor) for arg in flat):
-            raise TypeError("graphed callables take tensors, alone or in lists, tuples and dictionaries")
+            raise TypeError(
+                "graphed callables accept only tensors, alone or in lists, tuples and dictionaries"
+            )
         parameters = list(call.parameters()) if isinstance(call, torch.nn.Module) else []
         self.given = len(flat)
         self.inputs = [*flat, *parameters]
@@ -238,7 +246,7 @@ class _Replayed:
         self.parameters = parameters
 
     def capture_backward(self, pool: Any, allow_unused: bool) -> None:
-        """It takes the memory that it lets go, so all that runs between the two has to be captured before."""
+        """Capture the backward. It reuses freed memory, so all graphs that run between are captured first."""
         wanted = [each for each in self.inputs if each.requires_grad]
         self.grad_outputs = [torch.empty_like(o) if o.requires_grad else None for o in self.outputs]
         grads: list[Any] = []
@@ -269,7 +277,7 @@ def make_graphed_callables(
     allow_unused_input: bool = False,
     pool: Any = None,
 ) -> Any:
-    """Callables whose forward and backward are graphs, as `torch.cuda.make_graphed_callables` makes them."""
+    """Return callables with graphs for forward and backward, like `torch.cuda.make_graphed_callables`."""
     single = not isinstance(callables, tuple)
     calls = (callables,) if single else callables
     samples = (sample_args,) if single else sample_args
@@ -289,7 +297,7 @@ def make_graphed_callables(
                         allow_unused=allow_unused_input,
                     )
     current_stream().synchronize()
-    # In the order in which they are replayed: they share the pool.
+    # In the order of replay, because they share the pool.
     replayed = [_Replayed(call, args, pool) for call, args in zip(calls, samples, strict=True)]
     for each in reversed(replayed):
         each.capture_backward(pool, allow_unused_input)
@@ -303,7 +311,7 @@ def _graphed(call: Any, replayed: _Replayed) -> Any:
     plain, training = call.forward, call.training
 
     def forward(*given: Any) -> Any:
-        """Captured in one of the modes: in the other the module is called as it is."""
+        """Replay in the mode (training or evaluation) of the capture; call the module in the other mode."""
         return replayed(*given) if call.training == training else plain(*given)
 
     call.forward = forward

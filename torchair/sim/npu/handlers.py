@@ -1,4 +1,4 @@
-"""Calls of a captured graph that take numbers of the host: who knows which, and how they get new ones."""
+"""Handle calls in a captured graph that take numbers of the host: which ones, and how to update them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _handlers: dict[str, type[NpuGraphOpHandler]] = {}
 
 @dataclass
 class Record:
-    """One call in a graph: what it was given, and the group of tasks that it became."""
+    """One call in a graph: its arguments, and its task group."""
 
     op_name: str
     func: Any
@@ -28,7 +28,7 @@ class Record:
     group: Any
 
     def copied(self) -> Record:
-        """One that can be changed."""
+        """Return a copy that can be changed."""
         return replace(
             self,
             args=[_copied(value) for value in self.args],
@@ -36,10 +36,10 @@ class Record:
         )
 
     def put(self, place: int | str, value: Any) -> None:
-        """Give an argument, by its name or number in the schema, another value."""
+        """Set an argument, by its name or index in the schema."""
         names = [argument.name for argument in self.func._schema.arguments]
         if place not in names and not (isinstance(place, int) and place < len(names)):
-            raise RuntimeError(f"{self.op_name} has no argument {place!r}: {', '.join(names)}")
+            raise RuntimeError(f"{self.op_name} has no argument {place!r}; it has {', '.join(names)}")
         number = place if isinstance(place, int) else names.index(place)
         if number < len(self.args):
             self.args[number] = _copied(value)
@@ -52,43 +52,45 @@ def _copied(value: Any) -> Any:
 
 
 class NpuGraphOpHandler:
-    """How calls of some operators are captured with `auto_dispatch_capture=True`, and given new numbers by
-    `NPUGraph.update`. Methods are those of the class; each may be overridden.
+    """Define how calls of some operators are captured with `auto_dispatch_capture=True`, and updated by
+    `NPUGraph.update`. All methods are class methods that can be overridden.
 
-    `UPDATE_SPECS` says what `update` may change: `{op_name: [("arg" | "kwarg", index_or_name, key)]}`, where
-    `key` is what the user calls it.
+    `UPDATE_SPECS` defines what `update` may change: `{op_name: [("arg" | "kwarg", index_or_name, key)]}`. The
+    user passes the new value under `key`.
     """
 
     UPDATE_SPECS: ClassVar[dict[str, list[Spec]]] = {}
 
     @classmethod
     def should_handle(cls, func: Any, args: Any, kwargs: Any) -> bool:
-        """Is this call one that can be updated?"""
+        """Return whether this call can be updated."""
         return True
 
     @classmethod
     def prepare_capture(cls, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-        """The call to capture in the place of this one."""
+        """Return the call to capture instead of this one."""
         return func, args, kwargs
 
     @classmethod
     def postprocess_result(cls, result: Any, kwargs: Any) -> Any:
-        """What the user gets of what was captured."""
+        """Return the result for the user from the result of the captured call."""
         return result
 
     @classmethod
     def record_wrap_kwarg(cls, key: str, value: Any) -> Any:
-        """What is kept of a keyword argument until the call is given again."""
+        """Return the value of a keyword argument to store for updates."""
         return value
 
     @classmethod
     def update_args(cls, record: Record, update_input: dict[str, Any]) -> None:
-        """Put new numbers into a call that is about to be given again."""
+        """Set new numbers in a call that will be captured again."""
         specs = cls.UPDATE_SPECS.get(record.op_name) or cls.UPDATE_SPECS.get(_short(record.op_name), [])
         keys = [key for _, _, key in specs]
         unknown = sorted(set(update_input) - set(keys))
         if unknown:
-            raise RuntimeError(f"{record.op_name} takes no {', '.join(unknown)}; update knows {keys}")
+            raise RuntimeError(
+                f"update got unknown keys for {record.op_name}: {', '.join(unknown)}; known keys: {keys}"
+            )
         for _, place, key in specs:
             if key in update_input:
                 record.put(place, update_input[key])
@@ -99,20 +101,20 @@ def _short(name: str) -> str:
 
 
 def register_npu_graph_handler(names: str | Sequence[str]) -> Callable[[type], type]:
-    """A decorator: the class handles the operators of these names (`op` or `op.overload`)."""
+    """Return a decorator that registers a handler class for operators (`op` or `op.overload`)."""
     wanted = [names] if isinstance(names, str) else list(names)
     if not wanted or not all(isinstance(name, str) and name for name in wanted):
-        raise TypeError(f"names must be names of operators: {names!r}")
+        raise TypeError(f"names must be operator names, got {names!r}")
 
     def add(handler: type) -> type:
         if not (isinstance(handler, type) and issubclass(handler, NpuGraphOpHandler)):
-            raise TypeError(f"a handler is a class derived from NpuGraphOpHandler: {handler!r}")
+            raise TypeError(f"a handler must be a class derived from NpuGraphOpHandler, got {handler!r}")
         for name, specs in handler.UPDATE_SPECS.items():
             for spec in specs:
                 if len(spec) != 3 or not isinstance(spec[1], KINDS.get(spec[0], ())):
                     raise ValueError(f"UPDATE_SPECS[{name!r}]: {spec!r} is not (arg | kwarg, place, key)")
             if _short(name) not in map(_short, wanted):
-                raise ValueError(f"UPDATE_SPECS is for {name!r}, and the handler for {', '.join(wanted)}")
+                raise ValueError(f"UPDATE_SPECS has {name!r}, but the handler is for {', '.join(wanted)}")
         _handlers.update(dict.fromkeys(wanted, handler))
         return handler
 
@@ -131,7 +133,7 @@ ATTENTION = {
 
 @register_npu_graph_handler([f"{op}{overload}" for op in ATTENTION for overload in ("", ".out")])
 class _Attention(NpuGraphOpHandler):
-    """Lengths of sequences."""
+    """Handle the sequence lengths of attention."""
 
     UPDATE_SPECS: ClassVar[dict[str, list[Spec]]] = {
         f"{op}{overload}": [("kwarg", name, name) for name in names]
@@ -141,7 +143,7 @@ class _Attention(NpuGraphOpHandler):
 
 
 class Dispatch(TorchDispatchMode):
-    """While a graph is captured: calls that somebody handles are groups of their own, and remembered."""
+    """During capture, put each call that has a handler into its own task group and record it."""
 
     def __init__(self, begin: Callable[[], None], end: Callable[[], Any]) -> None:
         super().__init__()
@@ -163,13 +165,13 @@ class Dispatch(TorchDispatchMode):
                 result = func(*args, **kwargs)
             finally:
                 group = self._end()
-        kept = {key: handler.record_wrap_kwarg(key, value) for key, value in kwargs.items()}
-        self.records.append((handler, Record(name, func, list(args), kept, group)))
+        recorded = {key: handler.record_wrap_kwarg(key, value) for key, value in kwargs.items()}
+        self.records.append((handler, Record(name, func, list(args), recorded, group)))
         return handler.postprocess_result(result, kwargs)
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
-        """Calls that a call is made of belong to it."""
+        """Treat calls inside of a handled call as part of it."""
         self._is_inside = True
         try:
             yield
@@ -178,20 +180,20 @@ class Dispatch(TorchDispatchMode):
 
 
 def _handled_name(func: Any) -> str | None:
-    """The name by which somebody handles this operator."""
+    """Return the name under which this operator has a handler, or None."""
     packet, _, overload = str(func).rpartition(".")
     short = packet.rpartition(".")[2]
     names = (f"{short}.{overload}", short) if overload == "default" else (f"{short}.{overload}",)
     return next((name for name in names if name in _handlers), None)
 
 
-def give_again(
+def recapture(
     records: Sequence[Any], given: Any, begin: Callable[[Any], None], end: Callable[[], None]
 ) -> None:
-    """Each call of a graph with its new numbers: a dictionary for each in order, or one for all."""
+    """Capture each call again with new numbers: one dictionary per call in order, or one for all."""
     inputs = [given] if isinstance(given, dict) else list(given) if isinstance(given, list | tuple) else None
     if inputs is None or not all(isinstance(each, dict) for each in inputs):
-        raise TypeError(f"cpu_update_input must be a list of dictionaries: {given!r}")
+        raise TypeError(f"cpu_update_input must be a list of dictionaries, got {given!r}")
     if len(inputs) == 1:
         inputs *= len(records)
     if len(inputs) != len(records):
@@ -205,11 +207,11 @@ def give_again(
             try:
                 _call_again(record, begin, end)
             except RuntimeError as error:
-                what = f"{record.op_name} cannot be updated with {update_input}: {error}"
+                what = f"cannot update {record.op_name} with {update_input}: {error}"
                 raise RuntimeError(what) from error
             done.append(old)
     except BaseException:
-        for old in done:  # all of it, or nothing
+        for old in done:  # update all calls or none
             _call_again(old, begin, end)
         raise
     for (_, old), record in zip(records, changed, strict=True):
@@ -219,11 +221,11 @@ def give_again(
 def _call_again(record: Record, begin: Callable[[Any], None], end: Callable[[], None]) -> None:
     begin(record.group)
     try:
-        # Another graph that is being captured has no part in it.
+        # This is not part of another graph that is being captured.
         with disable_modes(), torch.no_grad():
             record.func(*record.args, **record.kwargs)
     except BaseException:
-        with suppress(RuntimeError):  # the first error is the one to tell
+        with suppress(RuntimeError):  # report the first error
             end()
         raise
     end()

@@ -1,6 +1,4 @@
-"""Wishes that only the hardware can grant. They are checked and kept, and the log says that nothing depends
-on them here.
-"""
+"""Check, store and log settings that have an effect only on the hardware."""
 
 from __future__ import annotations
 
@@ -12,22 +10,22 @@ from torchair.core.log import logger
 MODES = {"default": 0, "warn": 1, "error": 2}
 _mode = [0]
 _open: list[str] = []
-"""Scopes of super kernels that were begun, by name."""
+"""Names of the open super kernel scopes."""
 
 
-def _said(what: str) -> None:
-    logger.info("%s is for the hardware: the simulated device keeps it, and does nothing else", what)
+def _log_ignored(what: str) -> None:
+    logger.info("%s is stored, but has no effect on the simulated device", what)
 
 
 class Precision:
-    """`torch.npu.matmul`, `torch.npu.conv`: may products be computed with fewer digits?"""
+    """`torch.npu.matmul`, `torch.npu.conv`: whether products may have reduced precision."""
 
     def __init__(self, what: str, allow: bool) -> None:
         self._what, self._allow = what, allow
 
     @property
     def allow_hf32(self) -> bool:
-        """A hint for the hardware: float32 with fewer digits."""
+        """Whether float32 may have reduced precision on the hardware."""
         return self._allow
 
     @allow_hf32.setter
@@ -35,41 +33,41 @@ class Precision:
         if not isinstance(value, bool):
             raise TypeError(f"{self._what}.allow_hf32 must be True or False, got {value!r}")
         self._allow = value
-        _said(f"{self._what}.allow_hf32={value}")
+        _log_ignored(f"{self._what}.allow_hf32={value}")
 
 
 matmul, conv = Precision("matmul", False), Precision("conv", True)
 
 
 def set_sync_debug_mode(debug_mode: int | str) -> None:
-    """A hint for the hardware: tell of calls that wait for the device. Here work is done when it is given, so
-    that none waits.
-    """
+    """Set the mode that reports synchronizing calls on the hardware. Here no call waits."""
     known = MODES.get(debug_mode) if isinstance(debug_mode, str) else debug_mode
     if known is None or isinstance(known, bool) or known not in MODES.values():
         raise RuntimeError(f"expected one of {', '.join(MODES)}, or 0, 1, 2, got {debug_mode!r}")
     _mode[0] = known
-    _said(f"sync_debug_mode={debug_mode}")
+    _log_ignored(f"sync_debug_mode={debug_mode}")
 
 
 def get_sync_debug_mode() -> int:
-    """The mode that was set."""
+    """Return the mode."""
     return _mode[0]
 
 
 def super_kernel_scope_begin(scope_name: str | None = None) -> None:
-    """A hint for the hardware: kernels from here to the end of the scope become one."""
+    """Begin a super kernel scope, in which the hardware combines kernels."""
     _open.append(_named(scope_name))
-    _said(f"super kernel {_open[-1]!r}")
+    _log_ignored(f"super kernel {_open[-1]!r}")
 
 
 def super_kernel_scope_end(scope_name: str | None = None) -> None:
-    """The scope that was begun last ends."""
+    """End the innermost scope."""
     name = _named(scope_name)
     if not _open:
-        raise RuntimeError(f"no super kernel scope was begun that {name!r} could end")
+        raise RuntimeError(f"cannot end the super kernel scope {name!r}: no scope is open")
     if scope_name is not None and _open[-1] != name:
-        raise RuntimeError(f"the scope that was begun last is {_open[-1]!r}, not {name!r}")
+        raise RuntimeError(
+            f"cannot end the super kernel scope {name!r}: the innermost scope is {_open[-1]!r}"
+        )
     _open.pop()
 
 
@@ -77,7 +75,7 @@ def _named(name: str | None) -> str:
     if name is None:
         return "default"
     if not isinstance(name, str) or not name.strip():
-        raise RuntimeError(f"a super kernel scope has a name that is not blank, got {name!r}")
+        raise RuntimeError(f"the name of a super kernel scope must not be blank, got {name!r}")
     return name
 
 
@@ -85,7 +83,7 @@ _libraries: list[torch.library.Library] = []
 
 
 def define_scopes() -> None:
-    """The same as operators, which the vendor's plug-in defines where it is."""
+    """Define both functions as operators, as the vendor's plug-in does."""
     library = torch.library.Library("npu", "FRAGMENT")
     _libraries.append(library)
     for function in (super_kernel_scope_begin, super_kernel_scope_end):

@@ -1,4 +1,4 @@
-"""How many cores kernels may use: kept as the hardware keeps them. Kernels here use those of the host."""
+"""Store core limits like the hardware. The kernels here use the cores of the host."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def _changed(now: list[int], cube: int, vector: int) -> list[int]:
 
 def _checked(device: Any) -> int:
     if isinstance(device, bool) or not isinstance(device, int):
-        raise TypeError(f"expected the number of a device, got {device!r}")
+        raise TypeError(f"expected a device index, got {device!r}")
     assert 0 <= device < device_count(), f"there is no npu:{device}"
     return device
 
 
 def set_device_limit(device: int, cube_num: int = -1, vector_num: int = -1) -> None:
-    """Of all kernels of this process on a device; -1 leaves a number as it is."""
+    """Limit the cores of all kernels of this process on a device; -1 keeps a limit."""
     device = _checked(device)
     _of_devices[device] = _changed(_of_devices.get(device, [CUBE_CORES, VECTOR_CORES]), cube_num, vector_num)
 
 
 def get_device_limit(device: int) -> dict[str, int]:
-    """Cores that kernels of this process may use there."""
+    """Return the core limits of this process on a device."""
     return _names(*_of_devices.get(_checked(device), (CUBE_CORES, VECTOR_CORES)))
 
 
@@ -46,26 +46,26 @@ def _key(stream: Any) -> tuple[int, int]:
 
 
 def set_stream_limit(stream: Any, cube_num: int = -1, vector_num: int = -1) -> None:
-    """Of kernels on one stream; -1 leaves a number as it is."""
+    """Limit the cores of kernels on one stream; -1 keeps a limit."""
     key = _key(stream)
     now = list(get_stream_limit(stream).values())
     _of_streams[key] = _changed(now, cube_num, vector_num)
 
 
 def get_stream_limit(stream: Any) -> dict[str, int]:
-    """Cores that kernels on this stream may use."""
+    """Return the core limits of a stream."""
     key = _key(stream)
     found = _of_streams.get(key)
     return get_device_limit(key[0]) if found is None else _names(*found)
 
 
 def reset_stream_limit(stream: Any) -> None:
-    """As its device has it."""
+    """Reset the limits of a stream to those of its device."""
     _of_streams.pop(_key(stream), None)
 
 
 def set_deterministic_level(level: int) -> None:
-    """How much depends on the order of additions: 0 may, 1 and more must not."""
+    """Set the level of determinism: with 0, results may depend on the order of additions."""
     if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= 3:
         raise ValueError(f"expected a level from 0 to 3, got {level!r}")
     is_on = torch.are_deterministic_algorithms_enabled()
@@ -79,5 +79,5 @@ def set_deterministic_level(level: int) -> None:
 
 
 def get_deterministic_level() -> int:
-    """The level that was set."""
+    """Return the level of determinism."""
     return _level[0]

@@ -1,4 +1,4 @@
-"""Memory of the devices: counted to the byte, in pieces of 512."""
+"""Provide memory management: statistics in bytes, in blocks of 512 bytes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from torchair.sim.npu.device import index_of
 _pools = count(1)
 _fractions: dict[int, float] = {}
 _given: dict[int, torch.Tensor] = {}
-"""Memory of other libraries, by its address."""
+"""Memory allocated for other libraries, by address."""
 
 
 def memory_stats(device: Any = None) -> OrderedDict[str, int]:
-    """All that is counted, by name."""
+    """Return all statistics by name."""
     return OrderedDict(sorted(shim().memory_stats(index_of(device)).items()))
 
 
 def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
-    """The same, with a dictionary for each part of a name."""
+    """Return all statistics, nested by the parts of their names."""
     nested: dict[str, Any] = {}
     for name, number in memory_stats(device).items():
         *parents, last = name.split(".")
@@ -39,22 +39,22 @@ def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Bytes of tensors."""
+    """Return the bytes of all tensors."""
     return memory_stats(device)["allocated_bytes.all.current"]
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """Bytes of tensors, when there were most."""
+    """Return the peak of `memory_allocated`."""
     return memory_stats(device)["allocated_bytes.all.peak"]
 
 
 def memory_reserved(device: Any = None) -> int:
-    """Bytes of tensors, and of what they left behind."""
+    """Return the bytes of tensors and cached blocks."""
     return memory_stats(device)["reserved_bytes.all.current"]
 
 
 def max_memory_reserved(device: Any = None) -> int:
-    """The same, when it was most."""
+    """Return the peak of `memory_reserved`."""
     return memory_stats(device)["reserved_bytes.all.peak"]
 
 
@@ -62,7 +62,7 @@ memory_cached, max_memory_cached = memory_reserved, max_memory_reserved
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Peaks are counted from now on."""
+    """Reset the peaks to the current values."""
     shim().reset_peak_memory_stats(index_of(device))
 
 
@@ -70,24 +70,24 @@ reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
 
 
 def reset_accumulated_memory_stats(device: Any = None) -> None:
-    """What was allocated and freed in all is counted from now on."""
+    """Reset the counts of all allocations and frees."""
     shim().reset_accumulated_memory_stats(index_of(device))
 
 
 def empty_cache() -> None:
-    """Give back what tensors left behind."""
+    """Free cached blocks."""
     shim().empty_cache()
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Free bytes, and all there are."""
+    """Return free and total bytes."""
     index = index_of(device)
     total = shim().total_memory(index)
     return total - memory_reserved(index), total
 
 
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
-    """No more than so much of a device's memory: who asks for more gets an error."""
+    """Limit the memory of a device to this fraction; allocations beyond it raise an error."""
     if isinstance(fraction, bool) or not isinstance(fraction, float | int):
         raise TypeError(f"expected a number from 0 to 1, got {fraction!r}")
     if not 0 <= fraction <= 1:
@@ -98,48 +98,48 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
 
 
 def get_per_process_memory_fraction(device: Any = None) -> float:
-    """What `set_per_process_memory_fraction` was given, 1 if nothing."""
+    """Return the fraction set by `set_per_process_memory_fraction`; the default is 1."""
     return _fractions.get(index_of(device), 1.0)
 
 
 def device_memory_used(device: Any = None) -> int:
-    """Bytes of a device that are taken."""
+    """Return the used bytes of a device."""
     free, total = mem_get_info(device)
     return total - free
 
 
 def memory_usage(device: Any = None) -> int:
-    """The same, in percent."""
+    """Return the used memory of a device in percent."""
     free, total = mem_get_info(device)
     return 100 * (total - free) // total
 
 
 def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -> int:
-    """Memory for another library: its address, to be given back with `caching_allocator_delete`."""
+    """Allocate memory for another library and return its address, for `caching_allocator_delete`."""
     memory = torch.empty(size, dtype=torch.uint8, device=f"npu:{index_of(device)}")
     _given[memory.data_ptr()] = memory
     return memory.data_ptr()
 
 
 def caching_allocator_delete(mem_ptr: int) -> None:
-    """Take it back."""
+    """Free memory of `caching_allocator_alloc`."""
     if _given.pop(mem_ptr, None) is None:
-        raise RuntimeError(f"{mem_ptr:#x} is no address of caching_allocator_alloc")
+        raise RuntimeError(f"{mem_ptr:#x} is not an address from caching_allocator_alloc")
 
 
 def get_allocator_backend() -> str:
-    """The device's own."""
+    """Return the name of the allocator."""
     return "native"
 
 
 def ipc_collect() -> None:
-    """Give back memory that other processes have let go: none of this is ever shared with others."""
+    """Do nothing: memory is not shared with other processes."""
 
 
 def memory_snapshot(
     mempool_id: tuple[int, int] | None = None, include_traces: bool = True
 ) -> list[dict[str, Any]]:
-    """Every block of every device, each a segment of its own; what tensors left behind is one more."""
+    """Return every block of every device as a separate segment; cached blocks are one more segment."""
     segments = []
     for index in range(torch.accelerator.device_count()):
         blocks = shim().blocks_of(index)
@@ -166,14 +166,16 @@ def _segment(
 
 
 def _record_memory_history(enabled: str | None = "all", *args: Any, **kwargs: Any) -> None:
-    """A hint for the hardware's allocator: a snapshot has what there is now."""
+    """Do nothing: snapshots contain only the current state."""
     if enabled not in (None, "state", "all"):
         raise ValueError(f"enabled must be None, 'state' or 'all', got {enabled!r}")
-    logger.info("memory history %s is for the hardware: a snapshot has what there is now", enabled)
+    logger.info(
+        "memory history %s has no effect on the simulated device: a snapshot has the current state", enabled
+    )
 
 
 def _snapshot(device: Any = None) -> dict[str, Any]:
-    """What `torch.cuda`'s viewer of memory reads; nobody kept what happened before."""
+    """Return the snapshot in the format of the memory viewer of `torch.cuda`, without history."""
     return {
         "segments": memory_snapshot(), "device_traces": [[] for _ in range(torch.accelerator.device_count())],
         "allocator_settings": {}, "external_annotations": [],
@@ -181,38 +183,38 @@ def _snapshot(device: Any = None) -> dict[str, Any]:
 
 
 def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
-    """The same as a file."""
+    """Write the snapshot to a file."""
     with open(filename, "wb") as file:
         pickle.dump(_snapshot(), file)
 
 
 def new_pool() -> tuple[int, int]:
-    """The name of a pool that there has not been."""
+    """Return an unused pool handle."""
     return 0, next(_pools)
 
 
 class MemPool:
-    """Memory of its own: what is taken within `use_mem_pool` comes from it and goes back to it."""
+    """A separate memory pool: allocations in `use_mem_pool` come from it and return to it."""
 
     def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False) -> None:
         if allocator is not None:
             raise NotImplementedError(
-                "memory of the simulated device is the host's: a pool has no other allocator"
+                "MemPool does not accept an allocator: the simulated device uses host memory"
             )
         self.id = new_pool()
         self.allocator = None
         self._held: list[int] = []
 
     def use_count(self) -> int:
-        """How many hold it: graphs, too."""
+        """Return the number of owners, including graphs."""
         return 1 + sum(shim().pool_users(index, self.id) - 1 for index in self._held)
 
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
-        """Its blocks that are in use."""
+        """Return its blocks in use."""
         return memory_snapshot(self.id)
 
     def hold(self, index: int) -> None:
-        """It keeps memory of this device as long as it lives."""
+        """Keep memory of this device as long as the pool lives."""
         if index not in self._held:
             shim().hold_pool(index, self.id)
             self._held.append(index)
@@ -224,7 +226,7 @@ class MemPool:
 
 @contextmanager
 def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
-    """Within this block, tensors of this thread are made in a pool."""
+    """Context manager: tensors that this thread creates are allocated in a pool."""
     index = index_of(device)
     pool.hold(index)
     shim().push_pool(index, pool.id)
@@ -235,7 +237,7 @@ def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """A table for people."""
+    """Return the statistics as a table."""
     stats = memory_stats(device)
     names = ("allocated_bytes", "reserved_bytes") + (() if abbreviated else ("requested_bytes", "allocation"))
     lines = [f"{'npu memory (simulated)':<24}{'current':>16}{'peak':>16}{'allocated':>18}{'freed':>18}"]

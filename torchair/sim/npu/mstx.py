@@ -1,4 +1,4 @@
-"""Marks and ranges for the profiler."""
+"""Provide marks and ranges for the profiler."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _ranges: dict[int, record_function] = {}
 
 
 def mark(message: str, stream: Any = None, domain: str = "default") -> None:
-    """A point of time."""
+    """Mark a point in time."""
     with record_function(message):
         pass
 
 
 def range_start(message: str, stream: Any = None, domain: str = "default") -> int:
-    """A range begins; its number."""
+    """Begin a range and return its number."""
     number = next(_numbers)
     _ranges[number] = record_function(message)
     _ranges[number].__enter__()
@@ -28,15 +28,15 @@ def range_start(message: str, stream: Any = None, domain: str = "default") -> in
 
 
 def range_end(range_id: int, domain: str = "default") -> None:
-    """The range of that number ends."""
+    """End the range with this number."""
     found = _ranges.pop(range_id, None)
     if found is None:
-        raise ValueError(f"there is no range {range_id}")
+        raise ValueError(f"there is no open range {range_id}")
     found.__exit__(None, None, None)
 
 
 @contextlib.contextmanager
 def mstx_range(message: str, stream: Any = None, domain: str = "default") -> Iterator[None]:
-    """A range around a block, or, as a decorator, around a function."""
+    """Add a range around a block or, as a decorator, around a function."""
     with record_function(message):
         yield

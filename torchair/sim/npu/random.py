@@ -1,4 +1,4 @@
-"""Random numbers: one generator for each device, with a seed and an offset."""
+"""Provide random numbers: one generator per device, with a seed and an offset."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torchair.sim.npu.device import current_device, device_count, index_of
 
 
 class Generators:
-    """`default_generators[index]`."""
+    """Sequence of generators: `default_generators[index]`."""
 
     def __getitem__(self, index: int) -> torch.Generator:
         if not -device_count() <= index < device_count():
-            raise IndexError(f"there is no npu:{index}")
+            raise IndexError(f"there is no device npu:{index}")
         return shim().default_generator(index % device_count())
 
     def __len__(self) -> int:
@@ -27,22 +27,22 @@ default_generators = Generators()
 
 
 def get_rng_state(device: Any = "npu") -> torch.Tensor:
-    """The state of a device's generator: 16 bytes, seed and offset."""
+    """Return the state of the generator of a device: 16 bytes, seed and offset."""
     return default_generators[index_of(device)].get_state()
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """Of all devices."""
+    """Return the states of all devices."""
     return [get_rng_state(index) for index in range(device_count())]
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = "npu") -> None:
-    """Draw from here on as from when the state was taken."""
+    """Set the state of the generator of a device."""
     default_generators[index_of(device)].set_state(new_state)
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
-    """The same for all devices."""
+    """Set the states of all devices."""
     for index, state in enumerate(new_states):
         set_rng_state(state, index)
 
@@ -59,15 +59,15 @@ def manual_seed_all(seed: int) -> None:
 
 
 def seed() -> None:
-    """Seed the current device with a number that nobody knows."""
+    """Seed the current device with a random number."""
     default_generators[current_device()].seed()
 
 
 def seed_all() -> None:
-    """Seed all devices with one number that nobody knows."""
+    """Seed all devices with the same random number."""
     manual_seed_all(default_generators[0].seed())
 
 
 def initial_seed() -> int:
-    """The seed of the current device."""
+    """Return the seed of the current device."""
     return default_generators[current_device()].initial_seed()

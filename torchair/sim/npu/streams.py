@@ -1,4 +1,4 @@
-"""Streams and events of the devices."""
+"""Provide streams and events of the devices."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torchair.sim.native import shim
 from torchair.sim.npu.device import current_device, index_of
 
 _priorities: dict[tuple[int, int], int] = {}
-"""Of streams, by device and number."""
+"""Streams by device and number."""
 
 
 class Stream(torch.Stream):
-    """A queue of work. The triple `stream_id`, `device_index`, `device_type` names one that is there."""
+    """A queue of work. The triple `stream_id`, `device_index`, `device_type` refers to an existing stream."""
 
     def __new__(cls, device: Any = None, priority: int = 0, **identity: int) -> Stream:
         if identity:
@@ -25,29 +25,29 @@ class Stream(torch.Stream):
 
     @property
     def priority(self) -> int:
-        """Lower ones come first, on the hardware."""
+        """The priority; on the hardware, streams with lower numbers run first."""
         return _priorities.get((self.device_index, self.stream_id), 0)
 
     @property
     def npu_stream(self) -> int:
-        """Its handle."""
+        """The handle of the stream."""
         return self.stream_id
 
     def set_data_preprocess_stream(self, is_data_preprocess_stream: bool = False) -> None:
-        """A hint for the hardware."""
+        """Do nothing: this setting is for the hardware."""
 
     def record_event(self, event: Any = None) -> Any:
-        """Mark this point of the stream."""
+        """Record an event at this point of the stream."""
         event = Event() if event is None else event
         event.record(self)
         return event
 
     def wait_event(self, event: Any) -> None:
-        """Go on when the event has come."""
+        """Let the stream wait for the event."""
         event.wait(self)
 
     def wait_stream(self, stream: Any) -> None:  # type: ignore[override]
-        """Go on when all that the other stream was given is done."""
+        """Let the stream wait for all current work of the other stream."""
         self.wait_event(stream.record_event())
 
     def __repr__(self) -> str:
@@ -55,7 +55,7 @@ class Stream(torch.Stream):
 
 
 class ExternalStream(Stream):
-    """A stream that another library made, by its handle."""
+    """A stream of another library, given by its handle."""
 
     def __new__(cls, stream_ptr: int, device: Any = None, **more: Any) -> ExternalStream:
         kind = default_stream(device).device_type
@@ -78,21 +78,21 @@ class Event(torch.Event):
 
     @property
     def npu_event(self) -> int:
-        """Its handle."""
+        """The handle of the event."""
         return self.event_id
 
     def record(self, stream: Any = None) -> None:
-        """Mark this point of a stream, of the current one for None."""
+        """Record the event on a stream, by default on the current one."""
         super().record(current_stream() if stream is None else stream)
 
     def wait(self, stream: Any = None) -> None:
-        """A stream goes on when the event has come."""
+        """Let a stream wait for the event."""
         super().wait(current_stream() if stream is None else stream)
 
     def elapsed_time(self, end_event: Any) -> float:  # type: ignore[override]
-        """Milliseconds from this event to another; both were made to take the time."""
+        """Return the milliseconds from this event to another; both need `enable_timing=True`."""
         if not all(getattr(event, "_takes_time", True) for event in (self, end_event)):
-            raise RuntimeError("elapsed_time needs two events that were made with enable_timing=True")
+            raise RuntimeError("elapsed_time needs two events created with enable_timing=True")
         return shim().elapsed_time(self.event_id, end_event.event_id)
 
     def __repr__(self) -> str:
@@ -100,28 +100,30 @@ class Event(torch.Event):
 
 
 class ExternalEvent:
-    """An event of a graph that others record: a graph that waits for it goes on when it is recorded. It may
-    be waited for before it was ever recorded, and is reset before it is used again.
+    """An event of a graph that is recorded outside of the graph; a waiting graph continues when it is
+    recorded.
+
+    A wait may come before the first record. The event must be reset before it is used again.
     """
 
     def __init__(self) -> None:
         self._event = shim().ExternalEvent()
 
     def record(self, stream: Any = None) -> None:
-        """Who waits may go on."""
+        """Record the event, so that waiting streams continue."""
         self._event.record(current_stream() if stream is None else stream)
 
     def wait(self, stream: Any = None) -> None:
-        """A stream goes on when the event is recorded."""
+        """Let a stream wait until the event is recorded."""
         self._event.wait(current_stream() if stream is None else stream)
 
     def reset(self, stream: Any = None) -> None:
-        """As if it had never been recorded."""
+        """Reset the event to unrecorded."""
         self._event.reset(current_stream() if stream is None else stream)
 
 
 def get_stream_from_external(data_ptr: int, device: Any = None) -> ExternalStream:
-    """A stream that another library made, by its handle."""
+    """Return a stream of another library, given by its handle."""
     return ExternalStream(data_ptr, device)
 
 
@@ -130,25 +132,25 @@ def _stream(device: int, number: int) -> Stream:
 
 
 def current_stream(device: Any = None) -> Stream:
-    """The stream that work of this thread goes to."""
+    """Return the current stream of this thread."""
     index = index_of(device)
     return _stream(index, shim().current_stream(index))
 
 
 def default_stream(device: Any = None) -> Stream:
-    """The stream that there is without asking."""
+    """Return the default stream."""
     return _stream(index_of(device), 0)
 
 
 def set_stream(stream: Any) -> None:
-    """Work of this thread goes to this stream, and its device, from now on."""
+    """Select the current stream of this thread, and its device."""
     if stream is None:
         return
     shim().set_stream(stream.device_index, stream.stream_id)
 
 
 class StreamContext:
-    """Within this block, work goes to a stream. None changes nothing."""
+    """Context manager that selects a stream. None changes nothing."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -171,5 +173,5 @@ class StreamContext:
 
 
 def stream(stream: Any) -> StreamContext:
-    """Within this block, work goes to a stream."""
+    """Return a context manager that selects a stream."""
     return StreamContext(stream)

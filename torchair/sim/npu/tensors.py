@@ -1,4 +1,4 @@
-"""`torch.npu.FloatTensor` and its like: old names of tensors by type."""
+"""Provide `torch.npu.FloatTensor` and similar: the old names of tensor types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TYPES = {
 
 
 class OldTensor(type):
-    """A class of which tensors of the device with one type are instances; called, it makes one."""
+    """Metaclass: tensors of the device with one dtype are instances; a call creates a tensor."""
 
     dtype: torch.dtype
 
@@ -39,7 +39,7 @@ class OldTensor(type):
 
 
 def _made(name: str) -> OldTensor:
-    """`Tensor.type` reads the whole name."""
+    """Create such a class with its qualified name, because `Tensor.type` reads it."""
     text = f"Tensors of {_TYPES[name]} on the device."
     return OldTensor(f"torch.npu.{name}", (), {"dtype": _TYPES[name], "__doc__": text})
 

@@ -1,5 +1,5 @@
-"""`torch.npu.utils`: questions about numbers that overflow, and about what is installed; hints about dumps
-and devices that fail, which only the hardware can take.
+"""Provide `torch.npu.utils`: overflow checks and versions, and functions for dumps and device failures, which
+have an effect only on the hardware.
 """
 
 from __future__ import annotations
@@ -33,69 +33,69 @@ stream = StreamContext
 
 
 def is_support_inf_nan() -> bool:
-    """Do numbers that overflow become infinite? They do, as on the host."""
+    """Return True: overflow gives infinities, as on the host."""
     return True
 
 
 def npu_check_overflow(grad: Any) -> bool:
-    """Is a number of it infinite, or none?"""
+    """Return whether the tensor contains infinities or NaNs."""
     if isinstance(grad, torch.Tensor):
         return not bool(grad.isfinite().all())
     return not torch.tensor(float(grad)).isfinite().item()
 
 
 def get_npu_overflow_flag() -> bool:
-    """Of hardware whose numbers have no infinities: there is none."""
+    """Return False: only hardware without infinities has an overflow flag."""
     return False
 
 
 def clear_npu_overflow_flag() -> None:
-    """There is none."""
+    """Do nothing: there is no overflow flag."""
 
 
 def get_cann_version(module: str = "CANN") -> str:
-    """Of the vendor's software, which is not there."""
+    """Return the version of the vendor's software, which is not installed."""
     return ""
 
 
-def _told(what: str) -> None:
-    logger.info("%s is for the hardware: the simulated device does nothing", what)
+def _log_ignored(what: str) -> None:
+    logger.info("%s has no effect on the simulated device", what)
 
 
 def init_dump() -> None:
-    """A hint for the hardware: what kernels were given can be written."""
-    _told("init_dump")
+    """Do nothing: on the hardware, this enables dumps of kernel inputs."""
+    _log_ignored("init_dump")
 
 
 def set_dump(cfg_file: str) -> None:
-    """A hint for the hardware: what is written is said in this file."""
-    _told(f"set_dump of {cfg_file}")
+    """Do nothing: on the hardware, the file configures the dumps."""
+    _log_ignored(f"set_dump of {cfg_file}")
 
 
 def finalize_dump() -> None:
-    """A hint for the hardware: no more of it."""
-    _told("finalize_dump")
+    """Do nothing: on the hardware, this ends the dumps."""
+    _log_ignored("finalize_dump")
 
 
 def stress_detect(mode: int = 0) -> int:
-    """Is the hardware sound? Nothing was found."""
+    """Return 0: no hardware defect was found."""
     return 0
 
 
 def check_uce_in_memory(device_id: int) -> int:
-    """Has a device's memory failed? It has not."""
+    """Return 0: no memory error was found."""
     index_of(device_id)
     return 0
 
 
 def stop_device(device_id: int) -> int:
-    """A hint for the hardware: what a device was given is dropped. All is done here."""
+    """Do nothing: on the hardware, this drops pending work. Here no work is pending."""
     index_of(device_id)
-    _told(f"stop_device of {device_id}")
+    _log_ignored(f"stop_device of {device_id}")
     return 0
 
 
 def restart_device(device_id: int, rebuild_all_resources: bool = False) -> None:
-    """A hint for the hardware: the device is used again."""
+    """Do nothing: on the hardware, this restarts a stopped device."""
     index_of(device_id)
-    _told(f"restart_device of {device_id}")
+    _log_ignored(f"restart_device of {device_id}")

@@ -1,3 +1,1 @@
-"""What `python -m torchair sim` adds to the path of processes that a script starts: `import torch_npu` works
-there, too.
-"""
+"""Hold the directory with which child processes of `python -m torchair sim` find `torch_npu`."""

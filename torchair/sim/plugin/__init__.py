@@ -1,5 +1,5 @@
-"""`torch_npu` of the simulated device: what scripts import by that name. Operators of the `npu` library are
-its attributes; what only hardware has is not here.
+"""Provide `torch_npu` of the simulated device. Operators of the `npu` library are its attributes; features
+that only the hardware has are missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torchair.ops import npu as library
 from torchair.ops.io.print_tensor import print_tensor as print_npugraph_tensor
 from torchair.ops.io.save_tensor import save_tensor as save_npugraph_tensor
 from torchair.sim import npu
-from torchair.sim.module_aliases import missing, tell_missing
+from torchair.sim.module_aliases import missing, report_missing
 from torchair.sim.plugin import (
     _C,
     attention,
@@ -52,10 +52,10 @@ __all__ = [
 ]
 
 __simulated__ = True
-"""This is not the vendor's."""
+"""Marks this module as the simulated one."""
 
 OWN_TYPES = 256
-"""Types that torch has no number for are this plus the number of the IR."""
+"""Offset of the numbers of IR types that torch has no number for."""
 hifloat8 = OWN_TYPES + BY_NAME["HIFLOAT8"].runtime
 float8_e8m0fnu = OWN_TYPES + BY_NAME["FLOAT8_E8M0"].runtime
 float4_e2m1fn_x2 = OWN_TYPES + BY_NAME["FLOAT4_E2M1"].runtime
@@ -63,7 +63,7 @@ float4_e1m2fn_x2 = OWN_TYPES + BY_NAME["FLOAT4_E1M2"].runtime
 
 
 def __getattr__(name: str) -> Any:
-    """`torch_npu.npu_rms_norm` is `torch.ops.npu.npu_rms_norm`, and so are operators that users add there."""
+    """Return `torch.ops.npu.npu_rms_norm` for `torch_npu.npu_rms_norm`, also for user-defined operators."""
     if name in attention.NAMES:
         return getattr(getattr(torch.ops, attention.NAMES[name]), name)
     if name in eager.NAMES:
@@ -77,7 +77,7 @@ def __getattr__(name: str) -> Any:
     raise missing(
         __name__,
         name,
-        "an operator is added with torch.library, to the namespace `npu` and for the key PrivateUse1 "
+        "to add an operator, define it with torch.library in the namespace `npu` for the key PrivateUse1 "
         "(docs/guide/without_hardware.md)",
     )
 
@@ -87,4 +87,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *names, *attention.NAMES, *eager.NAMES})
 
 
-tell_missing(__name__)
+report_missing(__name__)

@@ -1,5 +1,5 @@
-"""Attention of inference as serving frameworks call it: into memory and with scratch memory that they give,
-and the older operators of the `atb` library for caches in pages.
+"""Provide inference attention with the API of serving frameworks: with output and scratch memory from the
+caller, and the older operators of the `atb` library for paged caches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torchair.ops.npu import schemas
 from torchair.sim.npu.handlers import ATTENTION
 
 SCRATCH = 512
-"""Bytes of the scratch memory: kernels here need none, whatever the lengths."""
+"""Bytes of the scratch memory; the kernels here need none, whatever the lengths."""
 _libraries = {name: torch.library.Library(name, "FRAGMENT") for name in ("npu", "atb")}
 
 
@@ -31,7 +31,7 @@ def _scratch(query: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Of fake tensors."""
+    """Do nothing, for fake tensors."""
 
 
 def _into(name: str) -> Callable[..., None]:
@@ -41,7 +41,7 @@ def _into(name: str) -> Callable[..., None]:
         for into, part in zip(out, made[: 2 if with_lse else 1], strict=False):
             if into.shape != part.shape or into.dtype != part.dtype:
                 raise RuntimeError(
-                    f"{name}.out: a result is {part.dtype}{list(part.shape)}, the memory for it "
+                    f"{name}.out: a result is {part.dtype}{list(part.shape)}, but the output tensor is "
                     f"{into.dtype}{list(into.shape)}"
                 )
             into.copy_(part)
@@ -56,7 +56,7 @@ for _name in ATTENTION:
     _define("npu", _into_schema, _into(_name), _nothing)
 
 
-# Caches [pages, rows, heads, width], tokens [tokens, heads, width], lengths of the host.
+# Caches are [pages, rows, heads, width], tokens [tokens, heads, width], lengths on the host.
 
 
 def _put(cache: torch.Tensor, slots: torch.Tensor, values: torch.Tensor) -> None:
@@ -65,13 +65,13 @@ def _put(cache: torch.Tensor, slots: torch.Tensor, values: torch.Tensor) -> None
 
 
 def reshape_and_cache(key: Any, value: Any, key_cache: Any, value_cache: Any, slot_indices: Any) -> None:
-    """Tokens into their slots."""
+    """Write tokens to their cache slots."""
     _put(key_cache, slot_indices, key)
     _put(value_cache, slot_indices, value)
 
 
 def reshape_and_cache_siso(key: Any, key_cache: Any, slot_indices: Any) -> None:
-    """The same for one cache."""
+    """Write tokens to the slots of a single cache."""
     _put(key_cache, slot_indices, key)
 
 
@@ -80,7 +80,7 @@ def paged_attention(
     num_heads: int, scale_value: float, block_table: torch.Tensor, context_lens: torch.Tensor,
     out: torch.Tensor, workspace: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
-    """One token of each sequence."""
+    """Compute attention for one token of each sequence."""
     made = torch.ops.npu.npu_fused_infer_attention_score(
         query.reshape(query.shape[0], 1, -1), key_cache.flatten(2), value_cache.flatten(2),
         num_heads=num_heads, num_key_value_heads=num_kv_heads, scale=scale_value, input_layout="BSH",
@@ -92,8 +92,10 @@ def paged_attention(
 def _attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float
 ) -> torch.Tensor:
-    """One sequence, whose queries are its last tokens. What a mask has for them is not seen, whatever number
-    says so; a mask that is smaller than the sequence is the pattern of a causal one.
+    """Compute attention for one sequence; the queries are its last tokens.
+
+    Positions that the mask excludes are ignored, whatever number the mask uses. A mask that is smaller than
+    the sequence is the pattern of a causal mask.
     """
     count, seen = query.shape[0], key.shape[0]
     hidden = None
@@ -113,7 +115,7 @@ def flash_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None,
     seq_len: torch.Tensor, scale_value: float, num_heads: int, num_kv_heads: int, out: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Sequences one behind the other, each attending to itself."""
+    """Compute self-attention for concatenated sequences."""
     heads = [
         x.reshape(x.shape[0], count, -1)
         for x, count in ((query, num_heads), (key, num_kv_heads), (value, num_kv_heads))
@@ -128,7 +130,7 @@ def flash_attention_unpad(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seq_len: torch.Tensor, scale_value: float,
     num_heads: int, num_kv_heads: int, out: torch.Tensor,
 ) -> None:  # fmt: skip
-    """The same without a mask."""
+    """Compute self-attention for concatenated sequences without a mask."""
     flash_attention(query, key, value, None, seq_len, scale_value, num_heads, num_kv_heads, out)
 
 
@@ -136,7 +138,7 @@ def _of_pages(
     query: torch.Tensor, caches: tuple[torch.Tensor, ...], block_table: torch.Tensor, mask: torch.Tensor,
     lengths: torch.Tensor, seen: torch.Tensor, scale: float, out: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Queries of each sequence, whose keys and values lie in its pages."""
+    """Compute attention for the queries of each sequence, with keys and values in pages."""
     begin = 0
     for number, (count, length) in enumerate(zip(lengths.tolist(), seen.tolist(), strict=True)):
         end = begin + count
@@ -151,7 +153,7 @@ def flash_attention_qlens(
     mask: torch.Tensor, seq_len: torch.Tensor, context_lens: torch.Tensor, num_kv_heads: int, num_heads: int,
     scale_value: float, out: torch.Tensor,
 ) -> None:  # fmt: skip
-    """New tokens of sequences, a part of which is in the cache."""
+    """Compute attention for new tokens of sequences that are partly in the cache."""
     _of_pages(query, (key_cache, value_cache), block_table, mask, seq_len, context_lens, scale_value, out)
 
 
@@ -160,7 +162,7 @@ def paged_attention_splitfuse(
     context_lens: torch.Tensor, mask: torch.Tensor, seq_len: torch.Tensor, num_kv_heads: int, num_heads: int,
     scale_value: float, out: torch.Tensor,
 ) -> None:  # fmt: skip
-    """The same for prompts in pieces, beside sequences of one new token."""
+    """Compute attention for split prompts, together with sequences of one new token."""
     _of_pages(query, (key_cache, value_cache), block_table, mask, seq_len, context_lens, scale_value, out)
 
 
@@ -168,9 +170,7 @@ def rotary_embedding(
     positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor, head_size: int,
     cos_sin_cache: torch.Tensor, is_neox_style: bool,
 ) -> None:  # fmt: skip
-    """Query and key rotated in place by rows of the cache: cosines, then sines. Pairs are halves of a head,
-    or neighbours.
-    """
+    """Rotate query and key in place by cached cosines and sines; pairs are halves or neighbors."""
     cos, sin = (part.unsqueeze(1).float() for part in cos_sin_cache[positions.flatten()].chunk(2, -1))
     width = 2 * cos.shape[-1]
     for x in (query, key):
@@ -204,7 +204,7 @@ ATB: dict[Callable[..., Any], str] = {
         "bool is_neox_style"
     ),
 }
-"""What `torch_npu._npu_<name>` takes."""
+"""Schemas of the arguments of `torch_npu._npu_<name>`."""
 for _call, _takes in ATB.items():
     _define("atb", f"_npu_{_call.__name__}({_takes}) -> ()", _call, _nothing)
 _define("atb", f"_npu_paged_attention_get_workspace({_PAGED}) -> Tensor", _scratch, _scratch)
@@ -213,4 +213,4 @@ NAMES = {
     "_npu_paged_attention_get_workspace": "atb",
     **{f"_{name}_get_max_workspace": "npu" for name in ATTENTION},
 }
-"""Attributes of `torch_npu`, by the library that has them."""
+"""Attributes of `torch_npu`, by the library that defines them."""

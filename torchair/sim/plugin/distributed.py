@@ -1,4 +1,4 @@
-"""`torch_npu.distributed`: the `hccl` backend, and collectives whose parts differ in size."""
+"""Provide `torch_npu.distributed`: the `hccl` backend, and collectives with parts of different sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ register()
 
 
 def is_hccl_available() -> bool:
-    """Is there a backend of that name?"""
+    """Return whether the `hccl` backend exists."""
     return distributed.is_available()
 
 
@@ -34,9 +34,7 @@ def all_gather_into_tensor_uneven(
     group: Any = None,
     async_op: bool = False,
 ) -> Any:
-    """Every process gets the parts of all, one behind the other; `output_split_sizes` says how many rows each
-    has.
-    """
+    """Gather the parts of all processes; `output_split_sizes` has the number of rows of each part."""
     parts = _parts(output_tensor, output_split_sizes, group)
     mine = parts[distributed.get_rank(group)]
     assert mine.shape == input_tensor.shape, (
@@ -58,9 +56,7 @@ def reduce_scatter_tensor_uneven(
     group: Any = None,
     async_op: bool = False,
 ) -> Any:
-    """Inputs are reduced over all processes, and each gets its part; `input_split_sizes` says how many
-    rows.
-    """
+    """Reduce the inputs and return this process's part; `input_split_sizes` has the row counts."""
     whole = input_tensor.clone()
     mine = _parts(whole, input_split_sizes, group)[distributed.get_rank(group)]
     assert mine.shape == output_tensor.shape, (
@@ -74,7 +70,9 @@ def reduce_scatter_tensor_uneven(
 def _parts(tensor: torch.Tensor, sizes: Sequence[int] | None, group: Any) -> list[torch.Tensor]:
     count = distributed.get_world_size(group)
     if sizes is None:
-        assert tensor.shape[0] % count == 0, f"{tensor.shape[0]} rows are no {count} equal parts"
+        assert tensor.shape[0] % count == 0, (
+            f"{tensor.shape[0]} rows cannot be split into {count} equal parts"
+        )
         sizes = [tensor.shape[0] // count] * count
     assert len(sizes) == count, f"{len(sizes)} sizes for {count} processes"
     assert sum(sizes) == tensor.shape[0], f"sizes {list(sizes)} for {tensor.shape[0]} rows"

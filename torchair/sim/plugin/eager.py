@@ -1,6 +1,4 @@
-"""Operators of `torch_npu` that exist where the device does and in no graph of its own: each is what ATen
-makes of it, with ATen's gradients.
-"""
+"""Provide eager-only operators of `torch_npu`, composed of ATen ops with their gradients."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ def _slice(self: torch.Tensor, offsets: Ints, size: Ints) -> torch.Tensor:
 def _one_hot(
     input: torch.Tensor, num_classes: int = -1, depth: int = 1, on_value: float = 1, off_value: float = 0
 ) -> torch.Tensor:
-    """What is no class has none; `num_classes` is the dim that is new."""
+    """Return one-hot vectors; a value that is not a class gets none. `num_classes` is the new dim."""
     is_it = input.unsqueeze(-1) == torch.arange(depth, device=input.device)
     made = torch.where(is_it, float(on_value), float(off_value)).to(torch.float32)
     return made if num_classes == -1 else made.movedim(-1, num_classes)
@@ -67,9 +65,9 @@ def _gemma_norm(
 def _permuted(
     tokens: torch.Tensor, indices: torch.Tensor, num_out_tokens: int | None = None, padded_mode: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens by expert, each as often as it has experts, and where each of them is now."""
+    """Sort tokens by expert, one copy per expert of a token, and return the new positions."""
     if padded_mode:
-        raise NotImplementedError("npu_moe_token_permute: padded_mode is for later, on the hardware, too")
+        raise NotImplementedError("npu_moe_token_permute does not support padded_mode, as on the hardware")
     order = indices.reshape(-1).argsort(stable=True)
     taken = order if not num_out_tokens else order[:num_out_tokens]
     count = 1 if indices.ndim == 1 else indices.shape[1]
@@ -80,7 +78,7 @@ def _unpermuted(
     permuted_tokens: torch.Tensor, sorted_indices: torch.Tensor, probs: torch.Tensor | None = None,
     padded_mode: bool = False, restore_shape: Ints | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """The other way: the results of a token's experts, weighed, as one. Tokens that were dropped count 0."""
+    """Sum the weighted results of each token's experts in token order. Dropped tokens count as 0."""
     missing = sorted_indices.numel() - permuted_tokens.shape[0]
     rows = F.pad(permuted_tokens, (0, 0, 0, missing)) if missing > 0 else permuted_tokens
     rows = rows[sorted_indices.long()]
@@ -99,8 +97,8 @@ def _scaled_softmax(
 
 
 def _overlap(bboxes: torch.Tensor, gtboxes: torch.Tensor, mode: int = 0) -> torch.Tensor:
-    """Of corners: how much of each two boxes is in both, a row for each of the second ones. Mode 0 divides by
-    what is in either of them, 1 by what is in the second.
+    """Return the overlap of boxes given by corners, one row for each box of `gtboxes`. Mode 0 divides by the
+    union, mode 1 by the area of the second box.
     """
     ours, theirs = bboxes.float().unsqueeze(0), gtboxes.float().unsqueeze(1)
     first, last = torch.maximum(ours[..., :2], theirs[..., :2]), torch.minimum(ours[..., 2:], theirs[..., 2:])
@@ -113,7 +111,7 @@ def _several_rotary(
     positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor, cos_sin_cache: torch.Tensor,
     head_size: int, *, mrope_section: Ints | None = None, rotary_mode: str = "half",
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Rotary positions, of which a token has three where sections say so: one for each part of a head."""
+    """Apply rotary embedding; with sections, a token has three positions, one for each part of a head."""
     if rotary_mode not in ("half", "interleave"):
         raise ValueError(f"npu_mrope: rotary_mode must be 'half' or 'interleave', got {rotary_mode!r}")
     cos, sin = cos_sin_cache[positions.long()].chunk(2, -1)
@@ -159,9 +157,9 @@ def _cross_entropy(
     ignore_index: int = -100, label_smoothing: float = 0.0, lse_square_scale_for_zloss: float = 0.0,
     return_zloss: bool = False,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """The loss and the logarithms of probabilities; there is no loss of z, on the hardware either."""
+    """Return the loss and the log probabilities; z-loss is not supported, as on the hardware."""
     if lse_square_scale_for_zloss or return_zloss:
-        raise NotImplementedError("npu_cross_entropy_loss: zloss is for later, on the hardware, too")
+        raise NotImplementedError("npu_cross_entropy_loss does not support zloss, as on the hardware")
     loss = F.cross_entropy(
         input, target, weight, reduction=reduction, ignore_index=ignore_index, label_smoothing=label_smoothing
     )
@@ -261,7 +259,7 @@ OPS: dict[str, Callable[..., Any]] = {
         lambda self, src, non_blocking=False: self.copy_(src, non_blocking)
     ),
 }
-"""By schema. Nothing overflows where floats have infinities, so that the status is 0."""
+"""Functions by schema. The overflow status is always 0, because floats have infinities."""
 NAMES = frozenset(schema.partition("(")[0].partition(".")[0] for schema in OPS)
 _library = torch.library.Library("npu", "FRAGMENT")
 for _schema, _call in OPS.items():
@@ -273,6 +271,6 @@ def empty_with_format(
     size: Ints, *, dtype: torch.dtype | None = None, layout: torch.layout = torch.strided,
     device: Any = "npu", pin_memory: bool = False, acl_format: int = int(Format["ND"]),
 ) -> torch.Tensor:  # fmt: skip
-    """A tensor with memory for a layout of the hardware's own."""
+    """Return an uninitialized tensor with a private layout of the hardware."""
     made = torch.empty(size, dtype=dtype, layout=layout, device=device, pin_memory=pin_memory)
     return npu_format_cast_(made, acl_format)

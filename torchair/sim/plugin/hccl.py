@@ -1,7 +1,7 @@
-"""The `hccl` backend of `torch.distributed`: tensors of the device, carried by gloo.
+"""Provide the `hccl` backend of `torch.distributed` for tensors of the device, implemented with gloo.
 
-Gloo sees the memory of the tensors as memory of the host, so that nothing is copied. While a stream is
-captured nothing is sent: the call becomes a task of the graph, and every replay sends.
+Gloo accesses the memory of the tensors as host memory, so no data is copied. A call on a captured stream
+sends nothing: it becomes a task of the graph, and every replay sends.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ CALLS = (
     "reduce_scatter_single_coalesced", "alltoall_base", "all_to_all_single", "send", "recv", "recv_anysource",
     "barrier",
 )  # fmt: skip
-"""What groups of one torch or another are asked for; those with an underscore are of older ones."""
+"""Methods that versions of torch call on groups; older versions call those with an underscore."""
 FLAT = (
     "_allgather_base", "all_gather_single", "allgather_into_tensor_coalesced", "all_gather_single_coalesced",
     "_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_tensor_coalesced",
     "reduce_scatter_single_coalesced",
 )  # fmt: skip
-"""Of these, whose parts lie one behind the other, gloo wants rows; on the hardware any shapes do."""
+"""Calls with concatenated parts: gloo requires rows, the hardware accepts any shapes."""
 
 DENSE = ("allreduce", "allreduce_coalesced", "broadcast", "reduce", "reduce_scatter", "scatter")
-"""Of these gloo takes the memory from the first element on, whatever the strides say."""
+"""Calls for which gloo uses the memory from the first element on and ignores the strides."""
 
 Call = Callable[[Sequence[torch.Tensor]], Any]
 _captured: dict[int, Call] = {}
 _kept: list[Any] = []
-"""Groups of gloo, for the life of the process: to end one joins its thread while Python waits, and it may
-wait for Python to let go of its last call.
+"""Gloo groups, which live as long as the process. Destroying one joins its thread while Python waits, and the
+thread may wait for Python to release its last call.
 """
 _numbers = itertools.count()
 _library = torch.library.Library("torchair_sim", "DEF")
@@ -62,7 +62,7 @@ _library.define("collective(Tensor(a!)[] tensors, int number) -> ()")
 
 
 def _collective(tensors: Sequence[torch.Tensor], number: int) -> None:
-    """Runs on the backing device: for a graph under way not at all, for a replay in earnest."""
+    """Run on the backing device: not at all during capture, but in every replay."""
     if not shim().is_capturing(current_device()):
         _captured[number](tensors)
 
@@ -72,34 +72,34 @@ for _key in ("CPU", "CUDA"):
 
 
 def _shown(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as gloo takes it, on the same memory, which it keeps."""
+    """Return a tensor on the same memory that gloo accepts; gloo keeps a reference to it."""
     return shim().show(tensor) if tensor.device.type == "npu" else tensor
 
 
 def _check_dense(name: str, tensor: torch.Tensor) -> None:
     if not is_dense(tensor):
         raise NotPossible(
-            f"{name} of a tensor that has gaps, or the same element twice",
+            f"{name} does not support a tensor with gaps or overlapping elements",
             got=f"shape {list(tensor.shape)}   strides {list(tensor.stride())}",
-            next="give it a contiguous copy, and copy the result back; compiled functions do",
+            next="pass a contiguous copy and copy the result back; compiled functions do this",
         )
 
 
 class Gloo(ProcessGroupGloo):
-    """Who carries a group, with what scripts ask the backend of a group's device for."""
+    """The gloo group of a process group, with the methods that scripts call on the backend of the device."""
 
     owner: Callable[[], ProcessGroup | None]
 
     def get_hccl_comm_name(self, rank: int, init_comm: bool = True) -> str:
-        """What operators that compute and communicate call the group."""
+        """Return the name of the group for ops that compute and communicate."""
         group = self.owner()
-        assert group is not None, "who asks has it"
+        assert group is not None, "the caller belongs to the group"
         return group.group_name
 
 
 @dataclass
 class Options:
-    """Wishes about links and buffers of the hardware; kept."""
+    """Options for links and buffers of the hardware; stored without effect."""
 
     hccl_config: dict[str, Any] = field(default_factory=dict)
     is_high_priority_stream: bool = False
@@ -108,7 +108,7 @@ class Options:
     group_id: str = ""
 
 
-class Works(Work):
+class WorkGroup(Work):
     """Several pieces of work as one."""
 
     def __init__(self, parts: Sequence[Work]) -> None:
@@ -116,18 +116,18 @@ class Works(Work):
         self._parts = parts
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # type: ignore[override]
-        """Until all are done."""
+        """Wait until all are done."""
         for part in self._parts:
             _ = part.wait() if timeout is None else part.wait(timeout)
         return True
 
     def is_completed(self) -> bool:
-        """Are all done?"""
+        """Return whether all are done."""
         return all(part.is_completed() for part in self._parts)
 
 
 class ProcessGroupHCCL(ProcessGroup):
-    """A group whose tensors are on the simulated device; tensors of the host may come, too."""
+    """A process group for tensors on the simulated device; tensors on the host work too."""
 
     Options = Options
 
@@ -142,11 +142,11 @@ class ProcessGroupHCCL(ProcessGroup):
         serve(self, backend, ("cpu", "npu"))
 
     def getBackendName(self) -> str:
-        """What `name` says."""
+        """Return the name of the backend."""
         return NAME
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Work:
-        """A call of the group, with the tensors that gloo takes."""
+        """Call a method of the gloo group with tensors that gloo accepts."""
         leaves, spec = flatten((args, kwargs))
         places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
@@ -175,16 +175,16 @@ class ProcessGroupHCCL(ProcessGroup):
         return done(tensors)
 
     def _start_coalescing(self, device: torch.device) -> None:
-        """From here to the end, calls are one piece of work."""
+        """Begin to combine calls into one piece of work."""
         self._together = []
 
     def _end_coalescing(self, device: torch.device) -> Work:
-        """All of them."""
+        """Return the combined work."""
         works, self._together = self._together or [], None
-        return Works(works)
+        return WorkGroup(works)
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        """Gloo has it for one tensor only, of which each process has its part."""
+        """Exchange lists of tensors with one-tensor calls, because gloo supports only those."""
         parts = len(input_tensors)
 
         def carry(tensors: Sequence[torch.Tensor]) -> Work:
@@ -214,7 +214,7 @@ for _name in CALLS:
 
 
 def register() -> None:
-    """`init_process_group("hccl")` works from now on."""
+    """Register the backend, so that `init_process_group("hccl")` works."""
     if distributed.is_available() and not hasattr(distributed.Backend, NAME.upper()):
         distributed.Backend.register_backend(NAME, ProcessGroupHCCL, devices=["npu"])
         distributed.is_hccl_available = distributed.is_available  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""`torch_npu.utils`: tensors side by side in one, files that are written meanwhile."""
+"""Provide `torch_npu.utils`: combined tensors, and asynchronous saving."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 def npu_combine_tensors(
     list_of_tensor: Sequence[torch.Tensor], require_copy_value: bool = True
 ) -> torch.Tensor | None:
-    """Tensors of one type as parts of one flat tensor, which is returned; their values are kept if wished."""
+    """Combine tensors of one type into one flat tensor and return it; by default, their values are copied."""
     if not list_of_tensor:
         return None
     dtypes = {each.dtype for each in list_of_tensor}
@@ -42,18 +42,21 @@ def npu_combine_tensors(
 
 
 def get_part_combined_tensor(combined_tensor: torch.Tensor | None, index: int, size: int) -> Any:
-    """So many of its numbers, from a place on."""
+    """Return `size` elements of the combined tensor, starting at `index`."""
     if not size or combined_tensor is None:
         return None
     if index + size > combined_tensor.numel():
-        raise RuntimeError(f"{index} + {size} is more than the {combined_tensor.numel()} numbers there are")
+        raise RuntimeError(
+            f"index {index} + size {size} exceeds the {combined_tensor.numel()} elements of the "
+            "combined tensor"
+        )
     return combined_tensor[index : index + size]
 
 
 def is_combined_tensor_valid(
     combined_tensor: torch.Tensor | None, list_of_tensor: Iterable[torch.Tensor]
 ) -> bool:
-    """Are the tensors still its parts, one behind the other?"""
+    """Return whether the tensors are still consecutive parts of the combined tensor."""
     place = None if combined_tensor is None else combined_tensor.data_ptr()
     for each in list_of_tensor:
         if place is None or each.data_ptr() != place:
@@ -65,15 +68,15 @@ def is_combined_tensor_valid(
 def save_async(
     obj: Any, f: Any, pickle_module: Any = pickle, pickle_protocol: int = 2, **options: Any
 ) -> None:
-    """`torch.save`; on the hardware the program goes on meanwhile."""
+    """Save an object with `torch.save`; on the hardware, this is asynchronous."""
     options.pop("model", None)
     torch.save(obj, f, pickle_module, pickle_protocol, **options)
 
 
 def set_thread_affinity(core_range: Sequence[int] | None = None) -> None:
-    """A hint for the hardware's hosts: threads stay where they are."""
-    logger.info("set_thread_affinity(%s) is for the hardware: the simulated device does nothing", core_range)
+    """Do nothing: on the hardware, this binds threads to cores."""
+    logger.info("set_thread_affinity(%s) has no effect on the simulated device", core_range)
 
 
 def reset_thread_affinity() -> None:
-    """A hint for the hardware's hosts."""
+    """Do nothing: on the hardware, this resets the binding of threads."""

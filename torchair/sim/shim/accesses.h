@@ -1,4 +1,4 @@
-// What a call does with the memory of its tensors.
+// Memory accesses of a call.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -12,7 +12,7 @@
 
 namespace sim {
 
-// Arguments that an op writes; of a few the schema does not say so.
+// Arguments that an op writes although its schema does not declare it.
 inline bool is_written(const c10::FunctionSchema& schema, size_t place) {
   const auto* alias = schema.arguments()[place].alias_info();
   if (alias != nullptr && alias->isWrite()) {
@@ -42,7 +42,7 @@ inline void for_each_tensor(const c10::IValue& value, const std::function<void(c
   }
 }
 
-// The bytes between the first and the last element of a tensor.
+// Return the bytes between the first and the last element of a tensor.
 inline void add_range(std::vector<Range>& ranges, const at::Tensor& tensor, bool writes) {
   if (!is_npu(tensor) || tensor.numel() == 0 || !tensor.has_storage() || tensor.storage().data() == nullptr) {
     return;
@@ -56,7 +56,7 @@ inline void add_range(std::vector<Range>& ranges, const at::Tensor& tensor, bool
   ranges.push_back({begin, begin + (last + 1) * size, writes});
 }
 
-// A tensor that is about to be read or written, or both, in a call of this name.
+// Record that a call of this name is about to read or write a tensor, or both.
 inline void look_at(const std::string& name, const at::Tensor& tensor, bool reads, bool writes) {
   if (!is_npu(tensor) || tensor.numel() == 0 || !tensor.has_storage() || tensor._is_zerotensor()) {
     return;
@@ -65,7 +65,7 @@ inline void look_at(const std::string& name, const at::Tensor& tensor, bool read
   for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
     last += (tensor.size(dim) - 1) * tensor.stride(dim);
   }
-  const auto said = [&](const std::string& what) {
+  const auto describe = [&](const std::string& what) {
     const std::string where = user_line();
     std::ostringstream text;
     text << what << ": " << name << (where.empty() ? "" : " (" + where + ")") << " uses a tensor of " << tensor.dtype()
@@ -74,12 +74,12 @@ inline void look_at(const std::string& name, const at::Tensor& tensor, bool read
   };
   const size_t needed = static_cast<size_t>(last + 1) * tensor.dtype().itemsize();
   TORCH_CHECK(
-      needed <= tensor.storage().nbytes(), said("freed memory"), ", whose memory was given back: it needs ", needed,
+      needed <= tensor.storage().nbytes(), describe("freed memory"), ", whose memory was freed: it needs ", needed,
       " bytes, and its storage has ", tensor.storage().nbytes());
-  if (reads && capture_here(tensor.device().index()) == nullptr) {  // a graph under way reads when it is replayed
+  if (reads && capture_here(tensor.device().index()) == nullptr) {  // a captured graph reads when it is replayed
     const size_t bytes = unwritten().count(tensor);
     TORCH_CHECK(
-        bytes == 0, said("uninitialised memory"), ", of which ", bytes, " of ",
+        bytes == 0, describe("uninitialized memory"), ", of which ", bytes, " of ",
         tensor.numel() * tensor.dtype().itemsize(), " bytes were never written");
   }
   if (writes) {
@@ -87,7 +87,7 @@ inline void look_at(const std::string& name, const at::Tensor& tensor, bool read
   }
 }
 
-// Ops that write all of their first argument and read nothing of it, or write parts of it, be it of a copy.
+// Ops that overwrite their first argument without reading it, or write parts of it or of a copy.
 inline const std::set<std::string> WRITES{
     "fill_", "zero_", "copy_", "normal_", "uniform_", "random_", "exponential_", "geometric_", "log_normal_", "cauchy_",
     "bernoulli_", "_foreach_zero_", "_foreach_copy_", "set_", "resize_", "resize_as_", "fill_diagonal_"};
@@ -95,16 +95,16 @@ inline const std::set<std::string> WRITES_PARTS{
     "index_put", "_index_put_impl", "index_copy", "index_fill", "scatter", "masked_fill", "masked_scatter", "put",
     "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"};
 
-inline const std::map<std::string, std::set<size_t>> WRITES_BEHIND{
+inline const std::map<std::string, std::set<size_t>> WRITTEN_ARGUMENTS{
     {"aten::_cummax_helper", {1, 2}}, {"aten::_cummin_helper", {1, 2}}, {"aten::rrelu_with_noise", {1}},
     {"aten::rrelu_with_noise_", {1}}};
 
-// Does a call look at the elements of this argument?
+// Return whether a call reads the elements of this argument.
 inline bool is_read(const c10::FunctionSchema& schema, size_t place) {
   const bool is_result = is_written(schema, place) && schema.arguments()[place].kwarg_only();
   if (is_result || place > 0) {
-    const auto behind = WRITES_BEHIND.find(schema.name());
-    const bool only_writes = is_result || (behind != WRITES_BEHIND.end() && behind->second.count(place));
+    const auto written = WRITTEN_ARGUMENTS.find(schema.name());
+    const bool only_writes = is_result || (written != WRITTEN_ARGUMENTS.end() && written->second.count(place));
     return !only_writes && schema.name() != "aten::resize_as_";
   }
   const std::string name = schema.name().substr(schema.name().find("::") + 2);
@@ -113,7 +113,7 @@ inline bool is_read(const c10::FunctionSchema& schema, size_t place) {
   return !(is_like || name.rfind("new_", 0) == 0 || WRITES.count(name) || WRITES_PARTS.count(stem));
 }
 
-// A view looks at memory, and does nothing with it.
+// A view op accesses no memory.
 inline bool is_view(const c10::FunctionSchema& schema) {
   for (const auto& argument : schema.arguments()) {
     if (argument.alias_info() != nullptr && !argument.alias_info()->isWrite()) {
@@ -123,7 +123,7 @@ inline bool is_view(const c10::FunctionSchema& schema) {
   return false;
 }
 
-// What a call reads and writes, as its schema says it.
+// Return the reads and writes of a call, from its schema.
 inline std::vector<Range> ranges_of(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, size_t begin) {
   std::vector<Range> ranges;
   if (checks_memory.load(std::memory_order_relaxed) && !is_view(schema)) {

@@ -1,4 +1,4 @@
-// Which ops compute in which precision under `torch.autocast("npu")`: torch's own lists.
+// Autocast for `torch.autocast("npu")`: the lists of ops are those of torch.
 #pragma once
 
 #include <ATen/autocast_mode.h>

@@ -1,10 +1,10 @@
-// Graphs of the simulated device: a log of what a stream was given, run again by a replay.
+// Graphs of the simulated device: a log of the work of a stream, which a replay runs again.
 //
-// While a stream is captured nothing is written that was there before: what an op would write there goes to a shadow,
-// which later ops of the capture read. Memory that captures make is their pool's and stays there as long as any graph of
-// the pool does, so a replay finds every address as it was; what one graph lets go a later one may take, and both are
-// right if they are replayed in the order in which they were captured. The log holds addresses, no tensors: who frees
-// other memory that a graph uses is told.
+// During capture, existing memory is never written: an op writes to a shadow instead, which later ops of the capture
+// read. Memory allocated during capture belongs to the pool and stays there as long as any graph of the pool lives, so
+// a replay finds every address unchanged. Memory that one graph frees may be reused by a later one; both are correct if
+// they are replayed in the order of capture. The log contains addresses, not tensors: if user code frees other memory
+// that a graph uses, a replay raises an error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,17 +28,17 @@ inline c10::Stream stream_of(c10::DeviceIndex device, c10::StreamId id) {
 
 inline thread_local std::array<c10::StreamId, MAX_DEVICES> current_streams{};
 
-// One thing that a stream does. It says whether it is done: one that waits for others is asked again.
+// One task of a stream. It returns whether it is done; a task that waits is called again.
 struct Task {
   std::string name;
   std::function<bool()> run;
-  c10::StreamId stream = 0;  // that it was captured on
+  c10::StreamId stream = 0;  // the stream of the capture
   int64_t mark = -1;  // an event that it records, or waits for
   bool waits = false;
-  std::vector<at::Tensor> targets;  // where its results are
+  std::vector<at::Tensor> targets;  // memory of its results
 };
 
-// Streams that wait for an event which only others can record.
+// Streams that wait for an event which is recorded outside of the graph.
 inline std::atomic<int> streams_waiting{0};
 inline std::mutex waiting_mutex;
 inline std::set<std::pair<c10::DeviceIndex, c10::StreamId>> waiting;
@@ -60,10 +60,10 @@ inline void refuse_on_waiting(const c10::Stream& stream) {
   std::lock_guard<std::mutex> guard(waiting_mutex);
   TORCH_CHECK(
       !waiting.count({stream.device_index(), stream.id()}),
-      "deadlock: the stream waits for an ExternalEvent that nobody has recorded yet; record it on another stream first");
+      "deadlock: the stream waits for an ExternalEvent without a record; record it on another stream first");
 }
 
-// Memory that a graph uses and that no graph of its pool made.
+// Memory that a graph uses and that belongs to no graph of its pool.
 struct Need {
   c10::weak_intrusive_ptr<c10::StorageImpl> storage;
   const void* address;
@@ -81,17 +81,17 @@ struct Capture : std::enable_shared_from_this<Capture> {
   std::vector<Need> needs;
   std::unordered_map<const c10::StorageImpl*, std::pair<c10::Storage, c10::Storage>> shadows;
   std::unordered_set<const c10::StorageImpl*> needed;
-  size_t marks = 0;  // events that were recorded
-  std::map<c10::StreamId, size_t> groups;  // that were begun, with their first task
+  size_t marks = 0;  // number of recorded events
+  std::map<c10::StreamId, size_t> groups;  // open task groups, with their first task
   Races races;  // between its streams
-  std::vector<Range> ranges;  // what a replay reads and writes
+  std::vector<Range> ranges;  // accesses of a replay
   bool was_reset = false;
 
   Capture(c10::DeviceIndex device, PoolId pool)
       : device(device), pool(pool), pool_number(use_pool(device, pool, +1)) {}
 
-  // Replays that wait for their turn keep it, and its memory, until they are done: whoever lets go of a graph need not
-  // wait for them. That may be the garbage collector, in the middle of anything.
+  // Queued replays keep the graph and its memory alive until they are done, so that releasing a graph never waits for
+  // them. The release may come from the garbage collector at any time.
   ~Capture() {
     tasks.clear();
     use_pool(device, pool, -1);
@@ -113,7 +113,7 @@ struct Capture : std::enable_shared_from_this<Capture> {
     return block && block->capture == number;
   }
 
-  // Does it stay as long as this graph? Memory that a user took from the pool does not: another one may take it.
+  // Return whether the memory lives as long as this graph. Memory that user code allocated in the pool may be reused.
   bool is_of_pool(const c10::Storage& storage) const {
     const auto* block = storage.data_ptr().cast_context<Block>(&free_block);
     return block && block->capture != 0 && block->segment->pool == pool_number;
@@ -126,7 +126,7 @@ struct Capture : std::enable_shared_from_this<Capture> {
     }
   }
 
-  // Where an op of the capture writes instead.
+  // Return the shadow that an op of the capture writes to.
   void shadow(const c10::Storage& storage) {
     if (is_own(storage) || shadows.count(storage.unsafeGetStorageImpl())) {
       return;
@@ -177,19 +177,19 @@ inline void join_capture(uint64_t number, const c10::Stream& stream) {
 inline void refuse_in_capture(const c10::Stream& stream, const std::string& what) {
   TORCH_CHECK(
       capture_on(stream) == nullptr, "NPU error: operation not permitted when stream is capturing: ", what,
-      " needs results, and a graph under way has none yet");
+      " needs results, which do not exist during capture");
 }
 
-// One graph, as torch.npu.NPUGraph has it.
+// A graph, the implementation of torch.npu.NPUGraph.
 class Graph {
  public:
   ~Graph() { reset(); }
 
   void begin(PoolId pool) {
-    TORCH_CHECK(!capture_, "this graph is being captured already");
-    TORCH_CHECK(!is_ready_, "this graph was captured already; reset() it first");
+    TORCH_CHECK(!capture_, "this graph is already being captured");
+    TORCH_CHECK(!is_ready_, "this graph has already been captured; call reset() first");
     const auto stream = stream_of(current_device, current_streams.at(current_device));
-    TORCH_CHECK(capture_on(stream) == nullptr, "NPU error: the current stream is being captured already");
+    TORCH_CHECK(capture_on(stream) == nullptr, "NPU error: the current stream is already being captured");
     capture_ = std::make_shared<Capture>(current_device, pool);
     capture_->number = ++last_capture;
     capture_->origin = stream.id();
@@ -212,11 +212,11 @@ class Graph {
     TORCH_CHECK(!has_open_groups, "a graph_task_group_begin of this graph has no graph_task_group_end");
   }
 
-  // Who replays has looked: what lies at an address is what is meant, be it another tensor than was captured.
+  // The caller checked the addresses: the memory is valid, even if it belongs to another tensor than during capture.
   bool trusts_addresses = false;
 
   void replay() {
-    TORCH_CHECK(is_ready_, "replay of a graph that was not captured");
+    TORCH_CHECK(is_ready_, "cannot replay a graph that was not captured");
     Capture* outer = capture_here(capture_->device);
     TORCH_CHECK(outer == nullptr, "NPU error: a graph cannot be replayed while the stream is being captured");
     for (auto& need : capture_->needs) {
@@ -225,7 +225,7 @@ class Graph {
       const bool is_anothers = trusts_addresses && device_at(static_cast<const char*>(need.address)) >= 0;
       TORCH_CHECK(
           is_there || is_anothers, "use after free: this graph was captured with a tensor for ",
-          need.name, " whose memory has been freed since: keep the tensor as long as the graph");
+          need.name, " whose memory was freed: keep the tensor alive as long as the graph");
     }
     const auto stream = stream_of(capture_->device, current_streams.at(capture_->device));
     refuse_on_waiting(stream);
@@ -258,22 +258,22 @@ class Graph {
   }
 
   PoolId pool() const {
-    TORCH_CHECK(capture_, "a graph has a pool once it is captured");
+    TORCH_CHECK(capture_, "pool() needs a captured graph");
     return capture_->pool;
   }
 
-  // All of it, on a stream: now, or when its turn comes.
+  // Run all tasks on a stream, immediately or in its turn.
   static void start(const std::shared_ptr<Capture>& capture, const c10::Stream& stream);
 
  private:
-  // All tasks from one on; where one has to wait, who it waits for goes on with it.
+  // Run all tasks from one on; if one has to wait, the streams that it waits for continue with it.
   static void go_on(const std::shared_ptr<Capture>& capture, size_t at, const c10::Stream& stream);
 
   std::shared_ptr<Capture> capture_;
   bool is_ready_ = false;
 };
 
-// An event of graphs that others record.
+// An event of graphs that is recorded outside of the graph.
 struct ExternalEvent {
   bool is_recorded = false;
   std::vector<std::function<void()>> waiting;
@@ -288,7 +288,7 @@ struct ExternalEvent {
   }
 };
 
-// The event that a task waits for; it is set by the task that is not done.
+// The event that a task waits for; the unfinished task sets it.
 inline thread_local ExternalEvent* awaited = nullptr;
 
 inline void Graph::go_on(const std::shared_ptr<Capture>& capture, size_t at, const c10::Stream& stream) {
@@ -304,10 +304,10 @@ inline void Graph::go_on(const std::shared_ptr<Capture>& capture, size_t at, con
   }
 }
 
-// Does the act wait for its turn?
+// Return whether the task is queued.
 bool give_external(const c10::Stream& stream, const std::string& name, const std::function<bool()>& act);
 
-// What a stream does with an external event, now or whenever its graph is replayed.
+// Apply an external event to a stream, immediately or at every replay of its graph.
 inline void on_stream(const c10::Stream& stream, const std::string& name, std::function<bool()> act) {
   if (Capture* capture = capture_on(stream)) {
     capture->tasks.push_back({name, std::move(act), stream.id()});

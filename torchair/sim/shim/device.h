@@ -1,4 +1,4 @@
-// The devices, their streams and events, as torch asks for them.
+// Devices, streams and events, as torch requires them.
 #pragma once
 
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -20,9 +20,9 @@ inline std::atomic<c10::StreamId> last_stream{0};
 struct Event {
   c10::Stream stream;
   std::chrono::steady_clock::time_point when;
-  uint64_t capture = 0;  // recorded while this graph was captured
-  size_t mark = 0;  // there
-  std::shared_ptr<std::atomic<bool>> is_reached;  // where streams have an order of their own
+  uint64_t capture = 0;  // recorded during capture of this graph
+  size_t mark = 0;  // index in the capture
+  std::shared_ptr<std::atomic<bool>> is_reached;  // for streams in random order
   Clock clock;
 };
 
@@ -82,7 +82,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream& stream) const override {
     return !order().is_on || order().is_idle(key_of(stream));
   }
-  // No `override`: torch 2.11 does not ask.
+  // No `override`, because torch 2.11 does not declare it.
   bool isStreamCapturing(const c10::Stream& stream) const { return capture_on(stream) != nullptr; }
   void synchronizeStream(const c10::Stream& stream) const override { synchronize(stream); }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
@@ -114,7 +114,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       one->is_reached.reset();
     }
   }
-  // A stream that waits for one that is captured is captured with it.
+  // A stream that waits for a captured one is captured, too.
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) {
       return;
@@ -161,7 +161,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 };
 
-// Other memory for a storage, with what the old one held.
+// Give a storage other memory with the old contents.
 inline void resize_storage(const c10::Storage& storage, size_t bytes) {
   finish_device(storage.device().index());
   auto fresh = take_memory(storage.device().index(), bytes);
@@ -197,7 +197,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   at::Generator getNewGenerator(c10::DeviceIndex device) const override {
     return at::make_generator<Generator>(device < 0 ? current_device : device);
   }
-  // With CUDA there, `torch.empty(pin_memory=True)` takes CUDA's pinned memory.
+  // With CUDA, `torch.empty(pin_memory=True)` uses CUDA's pinned memory.
   bool isPinnedPtr(const void* address) const override {
     return pinned_memory().holds(address) ||
         (setup().backing == c10::DeviceType::CUDA && at::detail::getCUDAHooks().isPinnedPtr(address));

@@ -1,5 +1,5 @@
-// Every op that has no kernel of its own here: its tensors are shown to the backing device, whose kernel does the work
-// on the same memory, and what comes back is shown as the device's.
+// Dispatch of ops without a kernel in this extension: the call gets tensors of the backing device on the same memory,
+// and its results become tensors of the simulated device.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -15,7 +15,7 @@
 
 namespace sim {
 
-// Ops that may mix tensors of the device and of the host, as a device's own do.
+// Ops that may mix tensors of the device and of the host, as on other devices.
 inline const std::unordered_set<std::string>& mixing() {
   static const std::unordered_set<std::string> names{
       "aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index",
@@ -24,7 +24,7 @@ inline const std::unordered_set<std::string>& mixing() {
   return names;
 }
 
-// Results that stay on the host, by op and place.
+// Results that stay on the host, by op and index.
 inline bool stays_on_host(const std::string& name, size_t place) {
   return name == "aten::_pack_padded_sequence" && place == 1;
 }
@@ -50,8 +50,8 @@ inline void drop_storage(void* context) {
   delete static_cast<c10::Storage*>(context);
 }
 
-// How the tensors of a call are shown: to run it now, to learn of its results without running it, to run it beside memory
-// that must not be written, or to keep it.
+// How to convert the tensors of a call: to run it now, to infer its results without running it, to run it on a copy of
+// memory that must not be written, or to record it.
 enum class As { NOW, META, SHADOW, LOG };
 
 // The tensors of one call, on both devices.
@@ -65,7 +65,7 @@ class Shown {
   c10::Device there() const { return as_ == As::META ? c10::Device(c10::kMeta) : backing_device(); }
   c10::DispatchKey key() const { return as_ == As::META ? c10::DispatchKey::Meta : backing_key(); }
 
-  // A tensor of the device as one of the backing device, on the same memory.
+  // Return a tensor of the backing device on the memory of a tensor of the device.
   at::Tensor show(const at::Tensor& tensor, bool is_written) {
     if (!tensor.defined()) {
       return tensor;
@@ -108,14 +108,14 @@ class Shown {
     return shown;
   }
 
-  // Tensors of host and device in one call are an error, as they are on a device.
+  // Raise if a call mixes tensors of host and device, as on other devices.
   void check_devices() const {
     if (device && foreign_ && !may_mix_) {
       fail(*device, *foreign_);
     }
   }
 
-  // A result as a tensor of the device.
+  // Convert a result to a tensor of the device.
   at::Tensor hide(const at::Tensor& made) {
     if (!made.defined() || made.device().type() != there().type()) {
       return made;
@@ -126,8 +126,9 @@ class Shown {
       }
     }
     TORCH_CHECK_NOT_IMPLEMENTED(
-        made.layout() == c10::kStrided && !made.is_quantized(), name_, " gives a ",
-        made.is_quantized() ? "quantized " : "", made.layout(), " tensor; the simulated device has plain strided ones only");
+        made.layout() == c10::kStrided && !made.is_quantized(), name_, " returns a ",
+        made.is_quantized() ? "quantized " : "", made.layout(),
+        " tensor; the simulated device supports only plain strided tensors");
     at::Tensor given = at::detail::make_tensor<c10::TensorImpl>(
         hide(made.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), made.dtype());
     copy_view(given.unsafeGetTensorImpl(), made.unsafeGetTensorImpl());
@@ -135,17 +136,17 @@ class Shown {
     return given;
   }
 
-  // Storages that a kernel made, as they came out of `hide`.
+  // Storages that a kernel created, as `hide` returned them.
   bool has_made() const { return has_made_; }
 
-  // What a kernel did to its arguments besides writing: sizes, strides, other storages, storages of another size,
-  // results that are to be read as conjugates.
+  // Copy changes of the arguments other than writes: sizes, strides, other storages, resized storages, conjugate bits
+  // of results.
   void settle() {
     for (size_t at = 0; at < storages_.size(); ++at) {
       auto entry = storages_[at];
       if (entry.shown.data() != entry.address || entry.shown.nbytes() != entry.bytes) {
         const size_t bytes = entry.shown.nbytes();
-        finish_device(entry.given.device().index());  // what waits for its turn has the address before
+        finish_device(entry.given.device().index());  // queued work already has the address
         entry.given.set_data_ptr_noswap(hold(entry.shown));
         entry.given.set_nbytes(bytes);
       }
@@ -202,7 +203,8 @@ class Shown {
         c10::GetAllocator(there().type()), /*resizable=*/true));
   }
 
-  // Memory that belongs to a storage of the backing device, as the device's; of a captured stream, a copy in the pool.
+  // Convert memory of a storage of the backing device to memory of the device; for a captured stream, to a copy in the
+  // pool.
   c10::DataPtr hold(const c10::Storage& made) {
     if (as_ == As::META) {
       return take_memory(device->index(), made.nbytes());
@@ -303,16 +305,16 @@ inline c10::IValue hide_value(Shown& shown, const c10::IValue& value) {
   return value;
 }
 
-// Below autograd, autocast and whatever else torch does above a device.
+// Exclude autograd, autocast and all other features above a device.
 struct Below {
   at::AutoDispatchBelowADInplaceOrView autograd;
   c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
 };
 
-// The arguments of a call on the backing device. Generators are left for the moment of the call.
+// Convert the arguments of a call to the backing device. Generators are set when the call runs.
 struct Prepared {
   Shown shown;
-  std::vector<std::pair<size_t, at::Generator>> draws;  // behind the first argument, and who draws
+  std::vector<std::pair<size_t, at::Generator>> draws;  // argument index of the generator, and the generator
 
   Prepared(const c10::FunctionSchema& schema, torch::jit::Stack* stack, size_t begin, As as, Capture* capture)
       : shown(schema.name(), mixing().count(schema.name()) > 0, as, capture) {
@@ -353,7 +355,7 @@ inline void call_on_backing(
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
       called.hasComputedKernelForDispatchKey(backing_key()), called.schema().name(),
-      " has no kernel on the simulated npu device: ", setup().backing, ", which does its work, has none either");
+      " has no kernel on the simulated npu device, because the backing device ", setup().backing, " has none");
   Below below;
   called.redispatchBoxed(c10::DispatchKeySet(backing_key()), stack);
 }
@@ -368,18 +370,18 @@ inline void hide_results(const c10::FunctionSchema& schema, Shown& shown, torch:
   }
 }
 
-// The results of a call that was run again, put where those of the first were.
+// Copy the results of a repeated call to the memory of the first results.
 inline void put(const std::vector<at::Tensor>& targets, const c10::IValue& value, size_t& at) {
   for_each_tensor(value, [&](const at::Tensor& made) {
     const at::Tensor& target = targets.at(at++);
-    // Results that are not wanted may have no elements, whatever the op says of them.
+    // Results that are not requested may be empty, whatever the op returns.
     if (made.defined() && target.defined() && made.numel() && target.data_ptr() != made.data_ptr()) {
       target.copy_(made);
     }
   });
 }
 
-// A call that is made again, with its results where the first ones were.
+// Record a repeated call, with its results in the memory of the first ones.
 inline std::function<bool()> again(
     const c10::OperatorHandle& called, torch::jit::Stack kept, std::vector<at::Tensor> targets,
     std::vector<std::pair<size_t, at::Generator>> draws, size_t results) {
@@ -399,17 +401,17 @@ inline void refuse_values(const c10::OperatorHandle& op) {
   const bool is_refused = op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
   TORCH_CHECK(
       !is_refused, "NPU error: operation not permitted when stream is capturing: ", op.schema().name(),
-      " needs results, and a graph under way has none yet");
+      " needs results, which do not exist during capture");
 }
 
-// Ops whose kernels do not lay results out as they say (strides of eigenvectors and, by the library, of Fourier
-// transforms; sizes of what a bag keeps for itself).
+// Ops with kernels that ignore the declared layout (strides of eigenvectors and, depending on the library, of Fourier
+// transforms; sizes of internal results of embedding bags).
 inline const std::unordered_set<std::string> FIBS{
     "aten::linalg_eig", "aten::_embedding_bag", "aten::_embedding_bag_forward_only",
     "aten::_fft_c2c", "aten::_fft_c2r", "aten::_fft_r2c"};
 
-// The results of a call that is not run: the op says what they are like. Its stack then holds them, with memory of their
-// own; false, and nothing done, where it does not say.
+// Infer the results of a call without running it, and push them with new memory to the stack; return false and change
+// nothing if the op cannot infer them.
 inline bool foretell(
     const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack& stack, bool& has_made) {
   const auto& schema = op.schema();
@@ -432,13 +434,13 @@ inline bool foretell(
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const std::exception&) {
-    return false;  // what is wrong with the call, if it is wrong, the kernel tells
+    return false;  // the kernel reports errors of the call
   }
   stack = std::move(trial);
   return true;
 }
 
-// The results of a call that does not say what they are like: it is run beside memory that was there before.
+// Determine results that cannot be inferred: run the call on copies of existing memory.
 inline bool try_out(
     Capture* capture, const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack& stack) {
   const auto& schema = op.schema();
@@ -452,7 +454,7 @@ inline bool try_out(
     }
   }
   Prepared now(schema, &stack, 0, As::SHADOW, capture);
-  auto states = now.draws;  // a capture draws nothing from the generators themselves
+  auto states = now.draws;  // a capture does not advance the generators themselves
   for (auto& [at, generator] : states) {
     generator = generator.clone();
   }
@@ -462,7 +464,7 @@ inline bool try_out(
   return now.shown.has_made();
 }
 
-// The results of a call that is made later: where they will be, as the backing device sees it.
+// Return the results of a call that runs later, as tensors of the backing device.
 inline std::vector<at::Tensor> results_later(
     const c10::FunctionSchema& schema, const torch::jit::Stack& stack, Shown& shown, std::vector<Range>& ranges) {
   std::vector<at::Tensor> targets;
@@ -478,7 +480,7 @@ inline std::vector<at::Tensor> results_later(
   return targets;
 }
 
-// A call on a captured stream: kept, and not run.
+// Record a call on a captured stream without running it.
 inline void capture_call(
     Capture* capture, const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack) {
   refuse_values(op);
@@ -496,7 +498,7 @@ inline void capture_call(
   stack->resize(begin);
   stack->insert(stack->end(), made.begin(), made.end());
   if (!writes && !has_made && !schema.returns().empty()) {
-    return;  // a view; what returns nothing is called for something else
+    return;  // a view; ops without results have other effects
   }
   Prepared later(schema, &kept, 0, As::LOG, capture);
   auto targets = results_later(schema, *stack, later.shown, ranges);
@@ -505,7 +507,7 @@ inline void capture_call(
   capture->add(schema.name(), std::move(run), std::move(targets));
 }
 
-// Can a call wait for its turn? Not where the host has to know its results, nor where they are not foretold.
+// Return whether a call can be queued: the host must not need its results, and they must be inferable.
 inline bool may_wait(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t begin) {
   const auto& schema = op.schema();
   if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) {
@@ -529,7 +531,7 @@ inline bool may_wait(const c10::OperatorHandle& op, const torch::jit::Stack& sta
   return true;
 }
 
-// A call that waits for its stream's turn; false, and nothing done, where it cannot.
+// Queue a call; return false and change nothing if it cannot wait.
 inline bool give_call(const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size(), begin = stack->size() - count;
@@ -552,7 +554,7 @@ inline bool give_call(const c10::OperatorHandle& op, const c10::OperatorHandle& 
   }
   for (auto& value : kept) {
     if (value.isTensor() && value.toTensor().defined() && !is_npu(value.toTensor())) {
-      value = value.toTensor().clone();  // a number of the host's is read when the call is made
+      value = value.toTensor().clone();  // a number on the host is read when the call is queued
     }
   }
   Prepared later(schema, &kept, 0, As::NOW, nullptr);
@@ -568,12 +570,12 @@ inline bool give_call(const c10::OperatorHandle& op, const c10::OperatorHandle& 
   return true;
 }
 
-// A call that takes the place of one in a captured graph; false, and nothing done, where the stream updates none.
+// Replace a call in a captured graph; return false and do nothing if the stream has no update.
 inline std::atomic<int> updates_under_way{0};
 bool update_copy(const at::Tensor& source, const at::Tensor& target);
 bool update_call(const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack);
 
-// Calls an op on the backing device. `called` may be another op with the same arguments.
+// Call an op on the backing device. `called` may be another op with the same arguments.
 inline void run_on_backing(const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack) {
   if (captures_under_way.load(std::memory_order_relaxed) != 0) {
     if (Capture* capture = capture_here(current_device)) {
@@ -625,11 +627,11 @@ inline void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   run_on_backing(op, op, stack);
 }
 
-// For tensors of other layouts.
+// Fallback for tensors of other layouts.
 inline void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, op.schema().name(),
-      " of sparse, nested or quantized tensors: the simulated npu device has plain strided ones only");
+      " got sparse, nested or quantized tensors: the simulated npu device supports only plain strided tensors");
 }
 
 }  // namespace sim

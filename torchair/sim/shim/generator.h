@@ -1,5 +1,6 @@
-// Random numbers of a simulated device: a seed and an offset, as a device has them. Each draw seeds a generator of the
-// backing device with both, so an offset can be set, and a replayed graph draws what the program would.
+// Random numbers of a simulated device: a generator with a seed and an offset, as on other devices. Each draw seeds a
+// generator of the backing device with both, so the offset can be set, and a replayed graph draws the same numbers as
+// the program.
 #pragma once
 
 #include <ATen/Utils.h>
@@ -39,7 +40,7 @@ class Generator final : public c10::GeneratorImpl {
   }
   void set_state(const c10::TensorImpl& given) override {
     at::detail::check_rng_state(given);
-    TORCH_CHECK(given.numel() == 16, "a state of an npu generator has 16 bytes, this one has ", given.numel());
+    TORCH_CHECK(given.numel() == 16, "the state of an npu generator has 16 bytes, got ", given.numel());
     const auto* numbers = static_cast<const uint64_t*>(given.data());
     state_->seed = numbers[0];
     state_->offset = numbers[1];
@@ -53,7 +54,7 @@ class Generator final : public c10::GeneratorImpl {
   }
   void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& other) override {
     auto* given = dynamic_cast<Generator*>(other.get());
-    TORCH_CHECK(given != nullptr, "only a state of an npu generator can be set here");
+    TORCH_CHECK(given != nullptr, "expected the state of an npu generator");
     state_ = given->state_;
   }
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
@@ -62,7 +63,7 @@ class Generator final : public c10::GeneratorImpl {
     return same;
   }
 
-  // A generator of the backing device for one draw.
+  // Return a generator of the backing device for one draw.
   at::Generator draw() {
     uint64_t mixed = state_->seed + 0x9e3779b97f4a7c15ull * (state_->offset + 1);
     mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;

@@ -1,4 +1,4 @@
-// Ops that are the device's own: making and resizing tensors, looking at them, copying, and what torch keeps apart by
+// Kernels of the device: creating and resizing tensors, views, copies, and ops for which torch has one kernel per
 // device.
 #pragma once
 
@@ -26,7 +26,7 @@
 
 namespace sim {
 
-// The allocator takes memory on the current device.
+// The allocator uses the current device.
 struct OnDevice {
   c10::DeviceIndex before = current_device;
   explicit OnDevice(std::optional<c10::Device> device) {
@@ -41,9 +41,9 @@ struct OnDevice {
 inline at::Tensor empty(
     c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
     std::optional<at::Device> device, std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
-  TORCH_CHECK(!pin_memory.value_or(false), "only dense tensors of the host can be pinned");
+  TORCH_CHECK(!pin_memory.value_or(false), "only dense CPU tensors can be pinned");
   TORCH_CHECK_NOT_IMPLEMENTED(
-      layout.value_or(at::kStrided) == at::kStrided, "the simulated device has strided tensors only");
+      layout.value_or(at::kStrided) == at::kStrided, "the simulated device supports only strided tensors");
   OnDevice here(device);
   return at::detail::empty_generic(
       C10_AS_INTARRAYREF_SLOW(size), &device_allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
@@ -59,7 +59,7 @@ inline at::Tensor empty_strided(
       c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype.value_or(c10::get_default_dtype_as_scalartype()));
 }
 
-// Zeros without memory, which autograd makes.
+// Zeros without memory, which autograd creates.
 inline at::Tensor zeros_without_memory(
     c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
     std::optional<at::Device> device, std::optional<bool>) {
@@ -100,7 +100,7 @@ inline at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, 
       written.copy_(from.show(source, false));
       return target;
     }
-    // What the host may change at once is read at once.
+    // Copy immediately what the host may change afterwards.
     const bool is_host = !is_npu(source) && !(non_blocking && source.is_pinned());
     const at::Tensor read = is_host ? source.clone() : from.show(source, false);
     order().give(key_of(stream), {name, [read, written] {
@@ -132,7 +132,7 @@ inline at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tenso
   return copy_from(source, target, false);
 }
 
-// Torch would copy the memory itself, as the host's.
+// torch would copy the memory itself, as host memory.
 inline void make_room(const c10::Storage& storage, size_t bytes) {
   if (storage.nbytes() < bytes) {
     resize_storage(storage, bytes);
@@ -183,7 +183,7 @@ inline at::Tensor reshape_alias(const at::Tensor& self, c10::SymIntArrayRef size
   return at::native::_reshape_alias(self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride));
 }
 
-// It draws without being given a generator: the device's own is taken, not the host's.
+// Ops that draw without a generator argument: use the generator of the device, not of the host.
 inline std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p, std::optional<bool> train) {
   if (!train.value_or(true) || p == 0 || input.numel() == 0) {
     return {input.clone(), at::ones_like(input, at::kBool)};
@@ -195,7 +195,7 @@ inline std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input
   return {input.mul(mask).mul_(1 / (1 - p)), mask};
 }
 
-// One step of an LSTM. The workspace of the forward is its four gates, activated.
+// One step of an LSTM. The workspace of the forward has its four gates after activation.
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell(
     const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& cx,
     const std::optional<at::Tensor>& input_bias, const std::optional<at::Tensor>& hidden_bias) {
@@ -227,7 +227,8 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(
   return {gates, state * forget, has_bias ? gates.sum(0) : at::Tensor()};
 }
 
-// One step of a GRU. The workspace is its gates, activated, the hidden state before, and the hidden part of the last.
+// One step of a GRU. The workspace has its gates after activation, the previous hidden state, and the hidden part of
+// the last gate.
 inline std::tuple<at::Tensor, at::Tensor> gru_cell(
     const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& hx,
     const std::optional<at::Tensor>& input_bias, const std::optional<at::Tensor>& hidden_bias) {
@@ -253,7 +254,7 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gr
       input, of_hidden, grad * update, has_bias ? input.sum(0) : none, has_bias ? of_hidden.sum(0) : none};
 }
 
-// A tensor's `.data` may move between the host and the device, as it may for devices that torch knows.
+// `.data` of a tensor may move between host and device, as for built-in devices.
 inline bool may_take_data(const at::Tensor& self, const at::Tensor& from) {
   const auto is_dense = [](const at::Tensor& tensor) {
     return tensor.key_set().has_any(c10::DispatchKeySet(c10::DispatchKey::Dense)) &&
@@ -263,13 +264,13 @@ inline bool may_take_data(const at::Tensor& self, const at::Tensor& from) {
       (is_dense(self) && is_dense(from));
 }
 
-// The memory of a tensor is not another's before that stream has done with it.
+// Do not reuse the memory of a tensor until that stream is done with it.
 inline void record_stream(at::Tensor& self, c10::Stream stream) {
   use_on(self.storage().data_ptr(), stream.id());
 }
 
-// Convolutions are chosen by device; the choice for devices of others is an op of its own.
-// Results lie as torch foretells them for devices that it knows nothing of: one row after another.
+// torch selects convolutions by device and has a separate op for custom devices. The results are contiguous, as its
+// fake kernel assumes.
 inline void lay_in_rows(torch::jit::Stack* stack, size_t count) {
   for (auto at = stack->end() - static_cast<int64_t>(count); at != stack->end(); ++at) {
     if (at->isTensor() && at->toTensor().defined()) {
@@ -284,7 +285,7 @@ inline void convolution(const c10::OperatorHandle& op, torch::jit::Stack* stack)
   lay_in_rows(stack, 1);
 }
 
-// The backward takes the sizes of the bias behind the weight, which the op of its own has not.
+// The backward needs the sizes of the bias after the weight, which the separate op does not have.
 inline void convolution_backward(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   static const auto called = c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution_backward", "");
   const auto& schema = op.schema();
@@ -300,7 +301,7 @@ inline void convolution_backward(const c10::OperatorHandle& op, torch::jit::Stac
   lay_in_rows(stack, 3);
 }
 
-// Devices count whole numbers; the CPU does not.
+// Devices support histc of integers; the CPU does not.
 inline void histc(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   c10::IValue& given = (*stack)[stack->size() - op.schema().arguments().size()];
   const auto dtype = given.toTensor().scalar_type();
@@ -320,10 +321,10 @@ inline int64_t attention_choice(
   return static_cast<int64_t>(at::SDPBackend::math);
 }
 
-// Given memory for their result, they make it large first, and small again, with a warning each time.
+// With memory for the result, these ops resize it twice, with a warning each time.
 inline const std::unordered_set<std::string> RESIZING{"aten::mse_loss", "aten::smooth_l1_loss"};
 
-// Where the backing device has a kernel of its own, it is taken; torch would put the op together from others.
+// Use the kernel of the backing device if there is one; otherwise torch decomposes the op.
 inline void prefer_kernels() {
   auto& dispatcher = c10::Dispatcher::singleton();
   static std::vector<c10::RegistrationHandleRAII> kept;
@@ -384,7 +385,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_thnn_fused_gru_cell_backward", &sim::gru_cell_backward);
   library.impl("record_stream", &sim::record_stream);
   library.impl("_has_compatible_shallow_copy_type", &sim::may_take_data);
-  // These ask for the device inside.
+  // The kernels that torch would use for these ops depend on the device type.
   for (const char* name : {"mode.values", "conj_physical_"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&sim::fallback>());
   }
@@ -394,7 +395,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
       "convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&sim::convolution_backward>());
 }
 
-// A copy makes conjugates and negatives real itself: torch would clone them first, which is a copy.
+// A copy resolves conjugate and negative bits itself; torch would clone the tensor first.
 TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
   library.impl("_copy_from", torch::CppFunction::makeFallthrough());
   library.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());

@@ -1,4 +1,4 @@
-// Memory of the simulated devices: taken from the backing device, counted to the byte, limited as a device's is.
+// Memory of the simulated devices: allocated on the backing device, counted in bytes, and limited like device memory.
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -20,11 +20,12 @@ namespace sim {
 
 constexpr c10::DeviceType NPU = c10::DeviceType::PrivateUse1;
 constexpr int MAX_DEVICES = 64;
-constexpr size_t UNIT = 512;  // device memory is given out in such pieces
-constexpr size_t SMALL = size_t(64) << 10;  // so much at most lies apart in a pool, or it would cut what is large
+constexpr size_t UNIT = 512;  // allocation granularity of device memory
+// largest block with a separate area in a pool, so that small blocks do not split large ones
+constexpr size_t SMALL = size_t(64) << 10;
 constexpr size_t SMALL_SEGMENT = size_t(1) << 20;
 
-// Which device does the work, how many there seem to be, and how much memory each has.
+// The backing device, the number of devices, and the memory of each.
 struct Setup {
   c10::DeviceType backing = c10::DeviceType::CPU;
   c10::DeviceIndex devices = 8;
@@ -46,16 +47,16 @@ inline size_t rounded(size_t bytes) {
   return (bytes + UNIT - 1) / UNIT * UNIT;
 }
 
-using Count = c10::CachingAllocator::Stat;  // now, at most, in and out in all
+using Count = c10::CachingAllocator::Stat;  // current, peak, allocated and freed
 
-// Memory of one graph pool: what one graph lets go while it is captured, the next one takes, whole or a part of it. It
-// stays with the stream that had it first: on another one it might still be in use.
+// Memory of one graph pool: a later graph reuses all or part of the memory that another one frees during capture. A
+// block stays with its first stream, because it might still be in use when another stream gets it.
 struct Pool {
   struct Segment {
     c10::DataPtr memory;
     bool is_small;
     c10::StreamId stream;
-    uint64_t pool;  // the number of the pool it is of
+    uint64_t pool;  // number of its pool
   };
   struct Piece {
     std::shared_ptr<Segment> segment;
@@ -64,10 +65,10 @@ struct Pool {
 
   std::map<char*, Piece> free;
   int users = 0;  // captures and graphs
-  uint64_t number = ++last;  // a handle is not enough: once a pool has ended, another one may begin by the same
+  uint64_t number = ++last;  // distinguishes pools with the same handle, because a handle is reused after its pool ends
   inline static std::atomic<uint64_t> last{0};
 
-  // The smallest free piece that is large enough, cut to size; none where there is no such piece.
+  // Return the smallest free block that is large enough, split to size, if there is one.
   std::optional<std::pair<char*, Piece>> take(size_t bytes, c10::StreamId stream) {
     auto best = free.end();
     for (auto at = free.begin(); at != free.end(); ++at) {
@@ -89,7 +90,7 @@ struct Pool {
     return std::make_pair(address, Piece{found.segment, bytes});
   }
 
-  // A piece comes back, and is one with its neighbours.
+  // Free a block and merge it with its neighbors.
   void give(char* address, Piece piece) {
     auto next = free.lower_bound(address);
     if (next != free.end() && next->second.segment == piece.segment && address + piece.bytes == next->first) {
@@ -117,7 +118,7 @@ struct Pool {
 
 using PoolId = std::pair<uint64_t, uint64_t>;
 
-// What is known of one device's memory.
+// State of one device's memory.
 struct Memory {
   std::mutex mutex;
   Count allocations, allocated, requested, reserved, segments;
@@ -131,17 +132,17 @@ inline Memory& memory_of(c10::DeviceIndex device) {
   return all.at(device);
 }
 
-// One allocation. It owns memory of the backing device, holds a storage of the backing device that a kernel made, or is
-// a piece of a pool.
+// One allocation. It owns memory of the backing device, holds a storage of the backing device that a kernel created, or
+// is a block of a pool.
 struct Block {
   c10::DataPtr memory;
   size_t requested, bytes;
   c10::DeviceIndex device;
   PoolId pool{0, 0};
   std::shared_ptr<Pool::Segment> segment;
-  uint64_t capture = 0;  // made while this graph was captured
-  c10::StreamId stream = 0;  // which may have the memory again once it is free
-  std::set<c10::StreamId> users;  // others that were named with `record_stream`
+  uint64_t capture = 0;  // created during capture of this graph
+  c10::StreamId stream = 0;  // the stream that may reuse the memory after it is freed
+  std::set<c10::StreamId> users;  // other streams, from `record_stream`
 };
 
 inline std::string in_words(double bytes) {
@@ -156,12 +157,12 @@ inline std::string in_words(double bytes) {
   return text;
 }
 
-// Count bytes that are about to be used; an error where the device has no such memory left.
+// Count bytes before they are used; raise if the device is out of memory.
 inline void count_in(Memory& memory, c10::DeviceIndex device, size_t requested, size_t bytes, bool is_reserved) {
   const size_t limit = memory.limit ? memory.limit : setup().memory;
   int64_t cached = memory.reserved.current - memory.allocated.current;
   for (const auto& [id, pool] : memory.pools) {
-    cached -= static_cast<int64_t>(pool.free_bytes());  // for graphs alone
+    cached -= static_cast<int64_t>(pool.free_bytes());  // reserved for graphs
   }
   if (static_cast<size_t>(memory.allocated.current) + bytes > limit) {
     ++memory.out_of_memory;
@@ -206,7 +207,7 @@ inline void free_block(void* context) {
   }
 }
 
-// Another stream than its own uses it.
+// Record that a stream other than its own uses the memory.
 inline void use_on(const c10::DataPtr& memory, c10::StreamId stream) {
   if (auto* block = memory.cast_context<Block>(&free_block)) {
     std::lock_guard<std::mutex> guard(memory_of(block->device).mutex);
@@ -214,7 +215,7 @@ inline void use_on(const c10::DataPtr& memory, c10::StreamId stream) {
   }
 }
 
-// Whose memory lies at an address; -1 for nobody's.
+// Return the device of an address; -1 if it is not device memory.
 inline std::mutex places_mutex;
 inline std::map<const char*, const Block*> places;
 
@@ -228,7 +229,7 @@ inline c10::DeviceIndex device_at(const char* address) {
   return address < after->first + after->second->bytes ? after->second->device : c10::DeviceIndex(-1);
 }
 
-// What lies on a device: addresses, bytes, bytes that were asked for, streams, pools.
+// Return all blocks of a device: addresses, bytes, requested bytes, streams, pools.
 using Place = std::tuple<uintptr_t, size_t, size_t, c10::StreamId, PoolId>;
 
 inline std::vector<Place> blocks_of(c10::DeviceIndex device) {
@@ -264,14 +265,14 @@ inline c10::DataPtr as_fresh_memory(Block* block) {
   return as_device_memory(block);
 }
 
-// The pool that memory comes from while this thread's stream is captured, and the number of the capture.
+// The pool for allocations while this thread's stream is captured, and the number of the capture.
 struct Into {
   PoolId pool;
   uint64_t capture;
 };
 std::optional<Into> captured_into(c10::DeviceIndex device);
 
-// Pools that the user of this thread has named, by device; the last one counts.
+// Pools that user code selected in this thread, by device; the last one is used.
 inline thread_local std::vector<std::pair<c10::DeviceIndex, PoolId>> named_pools;
 
 inline std::optional<Into> taken_from(c10::DeviceIndex device) {
@@ -284,7 +285,7 @@ inline std::optional<Into> taken_from(c10::DeviceIndex device) {
   return into;
 }
 
-// A pool has one user more, or less; without any it ends. Its number.
+// Add or remove a user of a pool, which ends without users. Return its number.
 inline uint64_t use_pool(c10::DeviceIndex device, PoolId pool, int more) {
   Memory& memory = memory_of(device);
   std::map<char*, Pool::Piece> gone;
@@ -299,7 +300,7 @@ inline uint64_t use_pool(c10::DeviceIndex device, PoolId pool, int more) {
   return number;
 }
 
-// Fresh memory on a device.
+// Allocate memory on a device.
 inline c10::DataPtr take_memory(c10::DeviceIndex device, size_t requested) {
   Memory& memory = memory_of(device);
   const size_t bytes = rounded(requested);
@@ -341,7 +342,7 @@ inline c10::DataPtr take_memory(c10::DeviceIndex device, size_t requested) {
   return as_fresh_memory(block.release());
 }
 
-// Memory that a kernel of the backing device made, as memory of a device.
+// Convert memory that a kernel of the backing device allocated to device memory.
 inline c10::DataPtr adopt_memory(c10::DeviceIndex device, c10::DataPtr&& made, size_t bytes) {
   Memory& memory = memory_of(device);
   auto block = std::make_unique<Block>(Block{{}, bytes, rounded(bytes), device});
@@ -419,7 +420,7 @@ inline DeviceAllocator& device_allocator() {
   return one;
 }
 
-// Memory of the host that a device can copy from while the host goes on.
+// Host memory from which a device can copy asynchronously.
 struct PinnedMemory final : at::HostAllocator {
   std::mutex mutex;
   std::map<const char*, size_t> pinned;

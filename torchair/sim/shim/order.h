@@ -1,10 +1,10 @@
-// Streams in an order of their own, and whether that order matters.
+// Streams in random order, and detection of data races.
 //
-// A stream does at once what it is given. Under a seed that waits in its queue instead: lots say which stream goes on
-// next, so that the same seed gives the same order, and a program that lacks a wait gives other results under some seed.
-// What the host waits for is done before it goes on.
+// A stream normally runs its work immediately. With a seed, the work waits in its queue instead, and a random generator
+// selects the next stream. The same seed gives the same order, and a program that lacks a wait returns other results
+// with some seeds. If the host waits for work, it finishes first.
 //
-// Races are found apart from that, in any order: each access to memory has a clock, which says what came before it.
+// Race detection is independent of that order: each memory access has a vector clock of the accesses before it.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -35,7 +35,7 @@ class Order {
   std::atomic<bool> is_on{false};
 
   void begin(uint64_t seed) {
-    TORCH_CHECK(!is_on, "streams are in an order of their own already");
+    TORCH_CHECK(!is_on, "torchair.sim.interleaved is already active");
     lots_.seed(seed);
     is_on = true;
   }
@@ -53,7 +53,7 @@ class Order {
     is_on = false;
   }
 
-  // What cannot be done is not: whoever waits for it was told.
+  // Drop work that cannot run; the host got an error for it.
   void abandon() {
     decltype(queues_) gone;
     std::lock_guard<std::mutex> guard(mutex_);
@@ -94,7 +94,7 @@ class Order {
     return queues_.count(stream) == 0;
   }
 
-  // Whatever streams do, until something holds.
+  // Run streams until the condition holds.
   void until(const std::function<bool()>& holds) {
     while (true) {
       {
@@ -106,13 +106,13 @@ class Order {
       if (!step()) {
         std::lock_guard<std::mutex> guard(mutex_);
         TORCH_CHECK(
-            holds() || !busy_.empty(), "deadlock: every stream waits for an event that nobody has recorded: ", waiting());
+            holds() || !busy_.empty(), "deadlock: every stream waits for an event without a record: ", waiting());
       }
       std::this_thread::yield();
     }
   }
 
-  // One task of a stream that lots choose; false where none can go on.
+  // Run one task of a randomly selected stream; return false if no stream can continue.
   bool step() {
     std::unique_lock<std::mutex> guard(mutex_);
     std::vector<Key> ready;
@@ -138,7 +138,7 @@ class Order {
       guard.lock();
       busy_.erase(key);
       if (is_done) {
-        const Task gone = std::move(head);  // let go without the lock
+        const Task gone = std::move(head);  // destroy the task without the lock
         queue.pop_front();
         if (queue.empty()) {
           queues_.erase(key);
@@ -166,7 +166,7 @@ class Order {
   std::mutex mutex_;
   std::mt19937_64 lots_;
   std::map<Key, std::deque<Task>> queues_;
-  std::set<Key> busy_;  // streams with a task that runs now
+  std::set<Key> busy_;  // streams with a running task
 };
 
 inline Order& order() {
@@ -174,7 +174,7 @@ inline Order& order() {
   return one;
 }
 
-// The line of the user's program that is run now; empty in threads of torch's own.
+// Return the current line of the user's program; empty in threads of torch.
 inline std::string user_line() {
   py::gil_scoped_acquire gil;
   auto frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
@@ -190,7 +190,7 @@ inline std::string user_line() {
 
 inline std::atomic<bool> checks_races{false};
 
-// Accesses outside captures.
+// Accesses outside of captures.
 inline Races& races() {
   static Races one;
   return one;
@@ -218,7 +218,7 @@ inline void note(const c10::Stream& stream, const std::string& name, const std::
   TORCH_CHECK(late.empty(), late);
 }
 
-// The host waits until a stream has done what it was given.
+// Let the host wait until a stream has finished its work.
 inline void finish(const c10::Stream& stream) {
   if (order().is_on) {
     order().finish(key_of(stream));
@@ -241,7 +241,7 @@ inline void finish_device(c10::DeviceIndex device) {
   }
 }
 
-// A captured graph, given to streams: that of the replay, and others for those that were captured beside it.
+// Queue a captured graph: on the stream of the replay, and on other streams for those of the capture.
 inline void give_graph(const std::shared_ptr<Capture>& capture, const c10::Stream& stream) {
   static std::atomic<c10::StreamId> last{0};
   auto reached = std::make_shared<std::vector<char>>(capture->marks);
@@ -279,7 +279,7 @@ inline bool give_external(const c10::Stream& stream, const std::string& name, co
   return true;
 }
 
-// Told with the next op, or at the end: who gives memory back cannot be interrupted.
+// Report this in the next op, or at the end, because freeing memory must not raise.
 inline std::mutex pending_mutex;
 inline std::string pending;
 

@@ -1,4 +1,4 @@
-// What torch's profiler asks a device: times of events, which are the host's.
+// Timing for torch's profiler: the times of events are those of the host.
 #pragma once
 
 #include <torch/csrc/profiler/stubs/base.h>

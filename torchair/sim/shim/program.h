@@ -1,4 +1,4 @@
-// Compiled programs of the backing device, called with tensors of the simulated one.
+// Compiled programs of the backing device, called with tensors of the simulated device.
 #pragma once
 
 #include <torch/csrc/autograd/python_variable.h>
@@ -12,7 +12,7 @@ inline bool is_tensor(const py::handle& value) {
   return THPVariable_Check(value.ptr());
 }
 
-// The same values, with other tensors in place of each.
+// Copy nested values, with each tensor replaced.
 template <typename Change>
 py::list changed(const py::sequence& values, Change change) {
   py::list all;
@@ -34,19 +34,19 @@ inline py::list hide_all(Shown& shown, const py::sequence& results) {
   return changed(results, [&](const at::Tensor& tensor) { return shown.hide(tensor); });
 }
 
-// What results of a program are like, by what its arguments are like: learnt when it runs, asked for when it is captured.
+// Properties of a program's results by those of its arguments: stored when it runs, used when it is captured.
 struct Memo {
   struct Result {
-    int64_t argument;  // whose memory it looks at; -1: its own
-    size_t storage, bytes;  // which of the program's own
+    int64_t argument;  // the argument that owns the memory; -1: its own memory
+    size_t storage, bytes;  // index of the storage among those of the program
     std::vector<int64_t> sizes, strides;
     int64_t offset;
     caffe2::TypeMeta dtype;
   };
   std::map<std::string, std::vector<std::optional<Result>>> known;
-  std::map<std::string, py::list> values;  // what is no tensor among the results
+  std::map<std::string, py::list> values;  // results that are not tensors
 
-  // It is asked for with every call: numbers are written as they lie in memory.
+  // This runs in every call, so numbers are written as raw memory.
   static std::string key_of(const py::sequence& args) {
     std::string key;
     const auto write = [&key](int64_t number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); };
@@ -102,7 +102,7 @@ struct Memo {
     values[key] = numbers;
   }
 
-  // Results like those, with memory that nothing was written to.
+  // Create results with the same properties and uninitialized memory.
   py::list foretold(const std::string& key, const py::sequence& args, c10::DeviceIndex device) {
     std::map<size_t, c10::Storage> own;
     py::list made;
@@ -134,8 +134,8 @@ struct Memo {
   }
 };
 
-// A call of a program that is made later, with its results put where those are that were foretold. What Python owns is
-// let go with Python's lock.
+// A call of a program that runs later and copies its results to the inferred ones. Python objects are released with the
+// GIL.
 inline std::function<bool()> later_call(const py::object& program, const py::list& args, std::vector<at::Tensor> targets) {
   const auto let_go = [](py::object* object) {
     py::gil_scoped_acquire gil;
@@ -182,7 +182,8 @@ inline std::vector<Range> ranges_of(const py::sequence& args, const std::vector<
   return ranges;
 }
 
-// The results of `program(args)`, computed on the backing device. `written` are the places of arguments it writes.
+// Return the results of `program(args)`, computed on the backing device. `written` are the indices of the arguments it
+// writes.
 inline py::list run_program(
     const py::object& program, const py::list& args, const std::vector<size_t>& written, c10::DeviceIndex device,
     Memo& memo) {

@@ -1,4 +1,4 @@
-// Accesses to memory that nothing orders.
+// Unordered accesses to memory.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,8 +13,8 @@
 
 namespace sim {
 
-using Key = std::pair<c10::DeviceIndex, c10::StreamId>;  // of a stream
-using Clock = std::map<Key, uint64_t>;  // how much of each stream came before
+using Key = std::pair<c10::DeviceIndex, c10::StreamId>;  // identifies a stream
+using Clock = std::map<Key, uint64_t>;  // the number of preceding tasks of each stream
 
 inline void join(Clock& mine, const Clock& other) {
   for (const auto& [key, count] : other) {
@@ -37,8 +37,8 @@ struct Range {
 
 class Races {
  public:
-  // What is wrong, empty where nothing is: an earlier access to the same bytes on another stream, which is over at this
-  // point in no order of these streams.
+  // Return a message, empty if there is no race: an earlier access to the same bytes on another stream that is not
+  // ordered before this point.
   std::string note(const Key& stream, const std::string& name, const std::string& where, const std::vector<Range>& ranges) {
     std::lock_guard<std::mutex> guard(mutex_);
     Clock& clock = clocks_[stream];
@@ -53,7 +53,7 @@ class Races {
       }
     }
     for (const Range& range : ranges) {
-      // Who comes behind this one comes behind those that it comes behind.
+      // Accesses ordered after this one are also ordered after its predecessors.
       seen_.erase(
           std::remove_if(
               seen_.begin(), seen_.end(),
@@ -95,8 +95,8 @@ class Races {
     }
   }
 
-  // Memory that is free is another's: that of the stream it was made on, sooner or later. What is wrong, empty where
-  // nothing is: an access of another stream that may not be over then, and that nobody has told the memory of.
+  // Freed memory may be reused by the stream of its allocation. Return a message, empty if that is safe: an access of
+  // another stream that may not be finished, without `record_stream`.
   std::string forget(const char* begin, size_t bytes, const Key& owner, const std::set<c10::StreamId>& users) {
     std::lock_guard<std::mutex> guard(mutex_);
     const Range gone{begin, begin + bytes, true};
@@ -106,7 +106,7 @@ class Races {
     for (const Access& early : seen_) {
       const bool is_known = early.stream == owner || users.count(early.stream.second) > 0;
       if (wrong.empty() && !is_known && gone.covers(early.range) && clock[early.stream] < early.at) {
-        wrong = "use after free: memory of " + in_words(owner) + " is given back while " + in_words(early) +
+        wrong = "use after free: memory of " + in_words(owner) + " is freed while " + in_words(early) +
             " may still use it: call record_stream, or let " + in_words(owner) + " wait for " +
             in_words(early.stream) + " before";
       }
@@ -146,7 +146,7 @@ class Races {
 
   std::mutex mutex_;
   std::map<Key, Clock> clocks_;
-  Clock host_;  // what is over for whoever is given work from now on
+  Clock host_;  // what is finished for all work from now on
   std::vector<Access> seen_;
 };
 

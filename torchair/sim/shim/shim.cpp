@@ -1,4 +1,4 @@
-// The simulated `npu` device: PrivateUse1 of torch on the memory and kernels of another device.
+// The simulated `npu` device: the PrivateUse1 backend of torch on the memory and kernels of another device.
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -52,7 +52,7 @@ void install(int devices, const std::string& backing, size_t memory) {
   (void)is_installed;
 }
 
-// Called in C++ before Python knows of a device: torch asks for the guard when a tensor is made.
+// Registered before Python knows the device, because torch needs the guard when a tensor is created.
 C10_REGISTER_GUARD_IMPL(PrivateUse1, sim::Guard)
 
 }  // namespace
@@ -61,7 +61,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("install", &install);
   module.def("memory_stats", &memory_stats);
   module.def("blocks_of", &sim::blocks_of);
-  // The memory pool stays until it is let go as often as it was held.
+  // The memory pool lives until it is released as often as it was retained.
   module.def("hold_pool", [](c10::DeviceIndex device, sim::PoolId pool) { sim::use_pool(device, pool, +1); });
   module.def("let_go_of_pool", [](c10::DeviceIndex device, sim::PoolId pool) { sim::use_pool(device, pool, -1); });
   module.def("pool_users", [](c10::DeviceIndex device, sim::PoolId pool) {
@@ -95,7 +95,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   });
   module.def("device_count", [] { return int(sim::setup().devices); });
   module.def("total_memory", [](c10::DeviceIndex) { return sim::setup().memory; });
-  // What is queued may need Python's lock.
+  // Queued work may need the GIL.
   module.def("synchronize", [](c10::DeviceIndex device) {
     py::gil_scoped_release unlocked;
     sim::Guard().synchronizeDevice(device);
@@ -106,13 +106,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     sim::order().end();
   });
   module.def("check_races", [](bool is_on) {
-    TORCH_CHECK(!is_on || !sim::checks_races, "races are being checked already");
+    TORCH_CHECK(!is_on || !sim::checks_races, "torchair.sim.races_checked is already active");
     sim::races().clear();
     sim::checks_races = is_on;
     return sim::take_pending();
   });
   module.def("check_memory", [](bool is_on) {
-    TORCH_CHECK(!is_on || !sim::checks_memory, "memory is being checked already");
+    TORCH_CHECK(!is_on || !sim::checks_memory, "torchair.sim.memory_checked is already active");
     sim::unwritten().clear();
     sim::checks_memory = is_on;
   });
@@ -130,11 +130,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   });
   py::class_<sim::Memo>(module, "Memo").def(py::init<>());
   module.def("run_program", &sim::run_program);
-  // A tensor of the device as one of the backing device, on the same memory, which it keeps.
+  // Return a tensor of the backing device on the memory of a tensor of the device, which it keeps alive.
   module.def("show", [](const at::Tensor& tensor) {
     sim::finish_here(tensor.device().index());
     if (sim::checks_memory) {
-      sim::unwritten().write(tensor);  // who writes there is not seen
+      sim::unwritten().write(tensor);  // writes through it are not observed
     }
     return sim::Shown("show", true).show(tensor, false);
   });

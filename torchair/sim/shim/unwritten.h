@@ -1,4 +1,4 @@
-// Memory that nobody has written yet, or that is there no more.
+// Detection of uninitialized and freed memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,14 +30,14 @@ class Unwritten {
     visit(tensor, [](char* begin, size_t bytes) { std::fill_n(begin, bytes, 0); });
   }
 
-  // How many bytes of a tensor nobody has written.
+  // Return the number of uninitialized bytes of a tensor.
   size_t count(const at::Tensor& tensor) {
     size_t found = 0;
     visit(tensor, [&](const char* begin, size_t bytes) { found += std::count(begin, begin + bytes, 1); });
     return found;
   }
 
-  // Bytes that were copied are as written as those that they are from.
+  // Copied bytes are as initialized as their source.
   void carry(const void* from, const void* to, size_t bytes) {
     std::lock_guard<std::mutex> guard(mutex_);
     auto source = blocks_.find(static_cast<const char*>(from)), target = blocks_.find(static_cast<const char*>(to));
@@ -58,7 +58,7 @@ class Unwritten {
   }
 
  private:
-  // Every run of bytes that a tensor looks at, where its memory is among the blocks.
+  // Visit every contiguous range of bytes of a tensor in known blocks.
   template <class Act>
   void visit(const at::Tensor& tensor, const Act& act) {
     std::lock_guard<std::mutex> guard(mutex_);
@@ -78,7 +78,7 @@ class Unwritten {
         begin += at[dim] * tensor.stride(dim) * size;
       }
       const int64_t bytes = is_dense ? tensor.numel() * size : size;
-      if (begin + bytes <= static_cast<int64_t>(block->second.size())) {  // else its memory was given back
+      if (begin + bytes <= static_cast<int64_t>(block->second.size())) {  // otherwise its memory was freed
         act(block->second.data() + begin, bytes);
       }
       int64_t dim = dims - 1;

@@ -1,11 +1,11 @@
-// Calls of a captured graph that are given again, with other arguments.
+// Updates of calls in a captured graph, with other arguments.
 #pragma once
 
 #include "dispatch.h"
 
 namespace sim {
 
-// The tasks of a captured graph that one call became.
+// The tasks of one call in a captured graph.
 struct Group {
   std::weak_ptr<Capture> graph;
   std::vector<size_t> tasks;
@@ -16,7 +16,7 @@ inline void begin_group(const c10::Stream& stream) {
   TORCH_CHECK(capture != nullptr, "graph_task_group_begin: the stream is not being captured");
   TORCH_CHECK(
       capture->groups.emplace(stream.id(), capture->tasks.size()).second,
-      "graph_task_group_begin: the group that was begun on this stream has not ended");
+      "graph_task_group_begin: the previous group on this stream has not ended");
 }
 
 inline Group end_group(const c10::Stream& stream) {
@@ -34,16 +34,16 @@ inline Group end_group(const c10::Stream& stream) {
   return group;
 }
 
-// A group that is under way on a stream. The graph has the new calls once all are there.
+// A group that is being updated on a stream. The graph gets the new calls when all are complete.
 struct Update {
   std::shared_ptr<Capture> graph;
   std::vector<size_t> tasks;
   std::vector<std::function<bool()>> calls;
-  bool has_failed = false;  // a call did not fit
+  bool has_failed = false;  // a call did not match
 };
 
 inline void check_there(const Update& update) {
-  TORCH_CHECK(!update.graph->was_reset, "the graph that is being updated was reset meanwhile");
+  TORCH_CHECK(!update.graph->was_reset, "the graph was reset during its update");
 }
 
 inline std::mutex updates_mutex;
@@ -51,16 +51,16 @@ inline std::map<Key, Update> updates;
 
 inline void begin_update(const c10::Stream& stream, const Group& group) {
   auto graph = group.graph.lock();
-  TORCH_CHECK(graph && !graph->was_reset, "graph_task_update_begin: the graph of this group is not there any more");
+  TORCH_CHECK(graph && !graph->was_reset, "graph_task_update_begin: the graph of this group no longer exists");
   refuse_in_capture(stream, "graph_task_update_begin");
   std::lock_guard<std::mutex> guard(updates_mutex);
   TORCH_CHECK(
       updates.emplace(key_of(stream), Update{graph, group.tasks}).second,
-      "graph_task_update_begin: the update that was begun on this stream has not ended");
+      "graph_task_update_begin: the previous update on this stream has not ended");
   updates_under_way = static_cast<int>(updates.size());
 }
 
-// Is what this thread's stream is given kept by an update of a graph?
+// Return whether an update of a graph records the work of this thread's stream.
 inline bool is_updating(c10::DeviceIndex device) {
   if (updates_under_way == 0) {
     return false;
@@ -77,11 +77,11 @@ inline void end_update(const c10::Stream& stream) {
   updates.erase(found);
   updates_under_way = static_cast<int>(updates.size());
   if (update.has_failed) {
-    return;  // whoever gave the call was told
+    return;  // the call that did not match has raised
   }
   TORCH_CHECK(
       update.calls.size() == update.tasks.size(), "graph_task_update_end: the group has ", update.tasks.size(),
-      " tasks, and ", update.calls.size(), " were given again; the graph is as before");
+      " tasks, but the update has ", update.calls.size(), "; the graph is unchanged");
   check_there(update);
   for (size_t at = 0; at < update.tasks.size(); ++at) {
     update.graph->tasks[update.tasks[at]].run = std::move(update.calls[at]);
@@ -108,29 +108,29 @@ inline void add_call(
     writes |= is_written(schema, at);
   }
   TORCH_CHECK(
-      foretell(op, called, made, has_made), schema.name(), " does not say what its results are like: it cannot be updated");
+      foretell(op, called, made, has_made), schema.name(), " cannot be updated: its results cannot be inferred");
   stack->resize(begin);
   stack->insert(stack->end(), made.begin(), made.end());
   if (!writes && !has_made) {
     return;  // a view
   }
   TORCH_CHECK(
-      update.calls.size() < update.tasks.size(), "an update of a group of ", update.tasks.size(),
-      " tasks was given one more: ", schema.name());
+      update.calls.size() < update.tasks.size(), "an update of a group with ", update.tasks.size(),
+      " tasks got one more: ", schema.name());
   const Task& task = update.graph->tasks[update.tasks[update.calls.size()]];
   TORCH_CHECK(
-      task.name == schema.name(), "an update was given ", schema.name(), " in the place of ", task.name);
+      task.name == schema.name(), "an update got ", schema.name(), " instead of ", task.name);
   size_t at = 0;
   for (const auto& value : made) {
     for_each_tensor(value, [&](const at::Tensor& result) {
       const at::Tensor& target = task.targets.at(at++);
       TORCH_CHECK(
-          result.sizes() == target.sizes() && result.dtype() == target.dtype(), "an update of ", schema.name(), " makes ",
-          result.dtype(), result.sizes(), " of what was ", target.dtype(), target.sizes(), " when the graph was captured");
+          result.sizes() == target.sizes() && result.dtype() == target.dtype(), "an update of ", schema.name(),
+          " returns ", result.dtype(), result.sizes(), ", but the captured call returned ", target.dtype(), target.sizes());
     });
   }
-  Prepared later(schema, &kept, 0, As::NOW, nullptr);  // which keeps its arguments: they may be nobody else's
-  std::vector<at::Tensor> fresh;  // what later calls of the update read
+  Prepared later(schema, &kept, 0, As::NOW, nullptr);  // it keeps its arguments, which may have no other owner
+  std::vector<at::Tensor> fresh;  // read by later calls of the update
   for (const auto& value : made) {
     for_each_tensor(value, [&](const at::Tensor& result) { fresh.push_back(later.shown.show(result, true)); });
   }
@@ -142,7 +142,7 @@ inline void add_call(
   });
 }
 
-// A copy that takes the place of one; false where it is none of the group.
+// Replace a copy in the group; return false if the copy is not part of one.
 inline bool update_copy(const at::Tensor& source, const at::Tensor& target) {
   std::lock_guard<std::mutex> guard(updates_mutex);
   auto found = updates.find(current_key(current_device));
@@ -157,8 +157,8 @@ inline bool update_copy(const at::Tensor& source, const at::Tensor& target) {
   }
   update.has_failed |= task.targets[0].sizes() != target.sizes() || task.targets[0].dtype() != target.dtype();
   TORCH_CHECK(
-      !update.has_failed, "an update of a copy makes ", target.dtype(), target.sizes(), " of what was ",
-      task.targets[0].dtype(), task.targets[0].sizes(), " when the graph was captured");
+      !update.has_failed, "an update of a copy has ", target.dtype(), target.sizes(), ", but the captured copy had ",
+      task.targets[0].dtype(), task.targets[0].sizes());
   Shown from(task.name, true), to(task.name, true);
   const at::Tensor read = is_npu(source) ? from.show(source, false) : source.clone(), written = to.show(target, true);
   update.calls.push_back([read, written, kept = task.targets[0]] {

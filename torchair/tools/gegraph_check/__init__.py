@@ -1,1 +1,1 @@
-"""Task traces of graphs: filtered, checked for deadlocks, aligned in time."""
+"""Process task traces of graphs: filter tasks, check for deadlocks, align times."""

@@ -115,7 +115,7 @@ def test_converted():
     )
 
 
-def quantised_rows(c, rope, tile):
+def quantized_rows(c, rope, tile):
     """Bytes of a cache row: int8 tiles, the rotary part, the scale of each tile; and what they stand for."""
     tiles = c.unflatten(-1, (-1, tile))
     scale = tiles.abs().amax(-1, keepdim=True) / 127
@@ -126,7 +126,7 @@ def quantised_rows(c, rope, tile):
 
 @pytest.mark.full
 def test_quantised_cache():
-    rows, numbers = quantised_rows(K, K_ROPE, 8)
+    rows, numbers = quantized_rows(K, K_ROPE, 8)
     q = torch.cat((Q, Q_ROPE), -1)
     how = {"tile_size": 8, "rope_head_dim": 4, "attention_mode": 2}
     got = npu.npu_kv_quant_sparse_flash_attention(

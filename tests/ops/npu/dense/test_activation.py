@@ -40,7 +40,7 @@ def per_row(y, most=127):
     return (y / scale.unsqueeze(-1)).round().to(torch.int8), scale
 
 
-def dequantised(x, weight, rows):
+def dequantized(x, weight, rows):
     """Groups of 2 and 3 rows, by a plain loop."""
     parts = [x[0:2].float() * weight[0], x[2:5].float() * weight[1]]
     return torch.cat(parts) * rows.unsqueeze(-1)
@@ -130,7 +130,7 @@ ROWS = {
             torch.tensor([2, 3]),
         ),
         lambda x, w, r, q, c: per_row(
-            swiglu(dequantised(x, w, r)) * torch.cat((q[:1].expand(2, 8), q[1:].expand(3, 8)))
+            swiglu(dequantized(x, w, r)) * torch.cat((q[:1].expand(2, 8), q[1:].expand(3, 8)))
         ),
     ),
     "dequant_swiglu_quant_static": (

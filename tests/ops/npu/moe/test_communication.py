@@ -50,11 +50,11 @@ def test_communication_ops_equal_on_several_ranks(tmp_path, ranks, every, forms)
         for rank, expected in enumerate(each.expected(ranks)):
             agree(got[rank][name], expected)
     assert [told.splitlines()[0] for told in got[0]["errors"]] == [
-        "BadGroup: no process group is called 'nobody'",
-        "BadGroup: no process group is called 'nobody'",
-        "BadGroup: the ranks of group '0' are not those that the op was given",
-        "BadGroup: the ranks of group '0' are not those that the op was given",
-        "BadGroup: dim 0 is cut into one equal part per rank",
+        "BadGroup: there is no process group named 'nobody'",
+        "BadGroup: there is no process group named 'nobody'",
+        "BadGroup: the ranks of group '0' differ from those that the op got",
+        "BadGroup: the ranks of group '0' differ from those that the op got",
+        "BadGroup: cannot split dim 0 into one equal part per rank",
         "UnsupportedOp: reduce_op 'max' of an op that computes and communicates",
     ]
 

@@ -89,7 +89,7 @@ def test_sizes_and_conversion(name):
 @pytest.mark.parametrize("name", CALLS)
 def test_disaggregated_op_error_names_what_it_needs(name):
     call, args, *_ = CALLS[name]
-    with pytest.raises(NotPossible, match=f"{name} runs beside the vendor's runtime"):
+    with pytest.raises(NotPossible, match=f"{name} runs only with the vendor's runtime"):
         call(*args)
     for mode in MODES:
         torch._dynamo.reset()

@@ -1,7 +1,7 @@
-"""Writing into caches: scatter along a dim, by coordinates, by slots of pages; and the fusions of norm,
-rotary embedding and quantisation that end in a cache.
+"""Write into caches: scatter along a dim, by coordinates, by slots of pages; and fusions of norm, rotary
+embedding and quantization that write their results into a cache.
 
-Every write is one `index_put`, so that compilers can do it in place. A page in NZ layout holds [pieces, rows,
+Every write is one `index_put`, so that compilers can do it in place. A page in NZ layout is [pieces, rows,
 width] instead of [rows, columns].
 """
 
@@ -12,19 +12,19 @@ import torch
 from torchair.core import dtypes
 from torchair.ops.npu.attention.rotary import HALF, INTERLEAVE_HALF, roped
 from torchair.ops.npu.common.op_spec import InPlaceOp, NpuOp, fixed, made
-from torchair.ops.npu.dense.activation import dequantised
-from torchair.ops.npu.dense.norm import normalised
+from torchair.ops.npu.dense.activation import dequantized
+from torchair.ops.npu.dense.norm import normalized
 from torchair.ops.numerics.formats import INT8, static, wide
 
 aten = torch.ops.aten
 
 
-# Along one dim of the batch
+# Writes along one dim of the batch
 
 
 def scattered(var, indices, updates, axis, put=aten.index_put):
-    """var with updates[i] written along `axis` from position indices[i] of batch entry i, or of the entry
-    that rows of [entry, position] name.
+    """Return var with updates[i] written along `axis` from position indices[i] of batch entry i on.
+    Two-column indices are [entry, position].
     """
     axis = axis % var.ndim
     rows, starts = indices.unbind(1) if indices.ndim == 2 else (None, indices)
@@ -36,13 +36,13 @@ def scattered(var, indices, updates, axis, put=aten.index_put):
 
 
 def scatter(var, indices, updates, *, reduce, axis=0):
-    """Rows written from a position of each batch entry on."""
-    assert reduce == "update", "values are replaced"
+    """Write rows from a position of each batch entry on."""
+    assert reduce == "update", "only reduce='update' is defined"
     return scattered(var, indices, updates, axis)
 
 
 def stored_updates(var, updates, quant_scales, quant_zero_points, quant_axis, round_mode):
-    """Updates divided by their scale, in the type of the cache."""
+    """Return the updates divided by their scale, in the type of the cache."""
     shape = [-1 if dim == quant_axis % updates.ndim else 1 for dim in range(updates.ndim)]
     scale, zero = (
         None if part is None else part.reshape(shape) if part.ndim == 1 else part
@@ -55,65 +55,65 @@ def quant_update_scatter(
     var, indices, updates, quant_scales, quant_zero_points, *, reduce, axis=-2, quant_axis=-1,
     round_mode="rint",
 ):  # fmt: skip
-    """The same with updates that are quantised on the way."""
-    assert reduce == "update", "values are replaced"
+    """Write rows like `scatter`, quantizing the updates."""
+    assert reduce == "update", "only reduce='update' is defined"
     values = stored_updates(var, updates, quant_scales, quant_zero_points, quant_axis, round_mode)
     return scattered(var, indices, values, axis)
 
 
 def scatter_nd(var, indices, updates, put=aten.index_put):
-    """var[indices[p]] = updates[p], the last dim of `indices` being coordinates of the first dims."""
+    """Return var with var[indices[p]] = updates[p]; the last dim of `indices` has coordinates."""
     index = list(indices.to(torch.int64).unbind(-1))
     return put(var, index, updates.to(var.dtype))
 
 
 def scatter_nd_update(var, indices, updates, *, use_locking=False):
-    """Values written at coordinates."""
+    """Write values at coordinates."""
     return scatter_nd(var, indices, updates)
 
 
 def scatter_list(var, indice, updates, mask, *, reduce="update", axis=-2):
-    """One write per entry of the list, where the mask is not 0."""
-    assert reduce == "update", "values are replaced"
+    """Write one entry of the list each, where the mask is not 0."""
+    assert reduce == "update", "only reduce='update' is defined"
     made = []
     for number, entry in enumerate(var):
         start = indice[number].reshape(1)
         written = scattered(
             entry.unsqueeze(0), start, updates[number].unsqueeze(0), _inner_axis(axis, entry.ndim)
         )
-        kept = (
+        selected = (
             written.squeeze(0) if mask is None else torch.where(mask[number] != 0, written.squeeze(0), entry)
         )
-        made.append(kept)
+        made.append(selected)
     return made
 
 
 def _inner_axis(axis, ndim):
-    """An axis of the updates [list, …] with the dims of one entry."""
+    """Convert an axis of the updates [list, …] to the dims of one entry."""
     return axis if axis < 0 else axis % (ndim + 1)
 
 
 def gather_backward(grad, self_size, dim, index, sparse_grad):
-    """The dense gradient of gather."""
+    """Return the dense gradient of gather."""
     return grad.new_zeros(self_size).scatter_add(dim, index, grad)
 
 
 def prefetch(self, dependency, max_size, offset=0):
-    """A hint to load memory early: no effect on values."""
+    """Check the arguments of a prefetch hint, which has no effect on values."""
     if dependency is None:
-        raise ValueError("npu_prefetch needs a dependency: the tensor after which the load may start")
+        raise ValueError("npu_prefetch needs a dependency: pass the tensor after which the load may start")
     if max_size <= 0 or offset < 0:
-        raise ValueError(f"npu_prefetch wants max_size > 0 and offset >= 0, got {max_size} and {offset}")
+        raise ValueError(f"npu_prefetch expects max_size > 0 and offset >= 0, got {max_size} and {offset}")
 
 
-# Tokens into slots
+# Writes of tokens into slots
 
 
 def put_tokens(cache, index_of, slots, values):
-    """The cache with values[t] at slot t; a negative slot is skipped.
+    """Return the cache with values[t] at slot t; a negative slot is skipped.
 
-    Skipped tokens repeat the first one that is not, so every entry writes something true; with nothing to
-    write, slot 0 gets what it has.
+    Skipped tokens repeat the first token that is not skipped, so every entry writes a valid value; if all
+    tokens are skipped, slot 0 is written with its own value.
     """
     slots = slots.flatten().to(torch.int64)
     valid = slots >= 0
@@ -125,27 +125,27 @@ def put_tokens(cache, index_of, slots, values):
 
 
 def put_in_pages(cache, slots, values):
-    """Tokens [T, N, D] in a cache [blocks, rows, N, D]."""
+    """Write tokens [T, N, D] into a cache [blocks, rows, N, D]."""
     rows = cache.shape[1]
     return put_tokens(cache, lambda slot: [slot // rows, slot % rows], slots, values)
 
 
 def put_in_pieces(cache, slots, values):
-    """Tokens [T, columns] in a cache [blocks, pieces, rows, width], cut into pieces of that width."""
+    """Write tokens [T, columns] into a cache [blocks, pieces, rows, width], cut into pieces of that width."""
     rows, width = cache.shape[2], cache.shape[3]
     pieces = values.flatten(1).unflatten(1, (-1, width))
     return put_tokens(cache, lambda slot: [slot // rows, None, slot % rows], slots, pieces)
 
 
 def put_in_nz_pages(cache, slots, values, width):
-    """Tokens [T, D] in pages [blocks, rows, 1, D] that are laid out in pieces of `width` columns."""
+    """Write tokens [T, D] into pages [blocks, rows, 1, D] stored in pieces of `width` columns."""
     blocks, rows, columns = cache.shape[0], cache.shape[1], cache.shape[-1]
     pieces = cache.reshape(blocks, columns // width, rows, width)
     return put_in_pieces(pieces, slots, values).reshape(cache.shape)
 
 
 def put_in_sequences(cache, positions, values):
-    """Tokens [B, S, D] in a cache [B, N, Smax, D] at their positions."""
+    """Write tokens [B, S, D] into a cache [B, N, Smax, D] at their positions."""
     length = cache.shape[2]
     batch = torch.arange(positions.shape[0], device=positions.device).unsqueeze(1)
     slots = torch.where(positions >= 0, batch * length + positions, -1)
@@ -155,7 +155,7 @@ def put_in_sequences(cache, positions, values):
 
 
 def token_slots(index, batch, length, rows):
-    """The slot of every token when the index gives only the first slot of each page."""
+    """Return the slot of every token if the index has only the first slot of each page."""
     token = torch.arange(length, device=index.device)
     pages = -(-length // rows)
     first = index.reshape(batch, pages)[:, token // rows]
@@ -163,7 +163,7 @@ def token_slots(index, batch, length, rows):
 
 
 def write_cache(cache, values, index, mode):
-    """Tokens [B, S, D] into a cache, in the layout `mode` names."""
+    """Write tokens [B, S, D] into a cache with the layout `mode`."""
     if mode == "Norm":
         return put_in_sequences(cache, index.reshape(values.shape[:2]), values)
     slots = index
@@ -176,21 +176,21 @@ def write_cache(cache, values, index, mode):
 
 
 def compressed_slots(slot_mapping, tokens, lengths, offsets, seq_lens):
-    """Slots [B, S, N]: tokens of (b, head) outside a span follow each other from that pair's slot on."""
+    """Return slots [B, S, N]: tokens of (b, head) outside a span are consecutive from its slot on."""
     batch, heads = slot_mapping.shape
     token = torch.arange(tokens, device=slot_mapping.device).reshape(1, -1, 1)
     length, offset = lengths.reshape(batch, 1, heads), offsets.reshape(batch, 1, heads)
     after = token >= offset + length
-    kept = ((token < offset) | after) & (token < seq_lens.reshape(batch, 1, 1))
+    selected = ((token < offset) | after) & (token < seq_lens.reshape(batch, 1, 1))
     slot = slot_mapping.unsqueeze(1) + token - torch.where(after, length, 0)
-    return torch.where(kept & (slot_mapping.unsqueeze(1) >= 0), slot, -1)
+    return torch.where(selected & (slot_mapping.unsqueeze(1) >= 0), slot, -1)
 
 
 def scatter_pa_kv_cache(
     key, key_cache, slot_mapping, value, value_cache, compress_lens, compress_seq_offset, seq_lens, *,
     cache_mode="Norm", scatter_mode="None", strides=(1, 1), offsets=(0, 0),
 ):  # fmt: skip
-    """Keys and values of tokens into the slots of their pages."""
+    """Write keys and values of tokens into the slots of their pages."""
     assert scatter_mode == "None", "the mode follows from the inputs"
     if key.ndim == 4:
         assert compress_lens is not None and compress_seq_offset is not None and seq_lens is not None
@@ -203,11 +203,11 @@ def scatter_pa_kv_cache(
     return put(key_cache, slot_mapping, key), put(value_cache, slot_mapping, value)
 
 
-# Norm, rotary embedding, quantisation, cache
+# Norm, rotary embedding, quantization, cache
 
 
 def cached(value, scale, offset, cache):
-    """A value as the cache stores it: value · scale + offset in int8, or as it is."""
+    """Return a value as the cache stores it: value · scale + offset in int8, or unchanged."""
     return value.to(cache.dtype) if scale is None else static(value, scale, offset, INT8)
 
 
@@ -215,19 +215,19 @@ def kv_rms_norm_rope_cache(
     kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale, c_kv_scale, k_rope_offset, c_kv_offset, v,
     *, epsilon=1e-5, cache_mode="Norm", is_output_kv=False,
 ):  # fmt: skip
-    """(key cache, value cache, rotated part, normalised part).
+    """Return (key cache, value cache, rotated part, normalized part).
 
-    Without v the leading columns of kv [B, 1, S, …] are normalised and the others rotated; with v all of kv
-    is normalised and its leading columns rotated, and v is the value.
+    Without v, the leading columns of kv [B, 1, S, …] are normalized and the others rotated. With v, all of kv
+    is normalized and its leading columns rotated, and v is the value.
     """
     tokens = wide(kv.squeeze(1))
     angles = cos.squeeze(1), sin.squeeze(1)
     if v is None:
         width = gamma.shape[-1]
-        value, _ = normalised(tokens[..., :width], gamma, epsilon)
+        value, _ = normalized(tokens[..., :width], gamma, epsilon)
         key = roped(tokens[..., width:], *angles, INTERLEAVE_HALF)
     else:
-        normed, _ = normalised(tokens, gamma, epsilon)
+        normed, _ = normalized(tokens, gamma, epsilon)
         width = cos.shape[-1]
         turned = roped(normed[..., :width], *angles, INTERLEAVE_HALF)
         key, value = torch.cat((turned, normed[..., width:]), -1), wide(v.squeeze(1))
@@ -241,14 +241,15 @@ def qkv_rms_norm_rope_cache(
     qkv, q_gamma, k_gamma, cos, sin, index, q_out, k_cache, v_cache, k_scale, v_scale, k_offset, v_offset, *,
     qkv_size, head_nums, epsilon=1e-6, cache_mode="PA_NZ", is_output_qkv=False,
 ):  # fmt: skip
-    """Queries and keys normalised per head and rotated; keys and values into their caches, int8 with scales.
+    """Normalize queries and keys per head, rotate them, and write keys and values into their caches, as int8
+    if there are scales.
 
-    (queries, key cache, value cache, then the three before quantisation, empty unless wanted).
+    Returns (queries, key cache, value cache, then the three before quantization, empty unless requested).
     """
     heads = qkv.unflatten(-1, (sum(head_nums), -1)).split(list(head_nums), 1)
     angles = cos.unsqueeze(1), sin.unsqueeze(1)
     query, key = (
-        roped(normalised(wide(part), gamma, epsilon)[0], *angles, HALF).to(qkv.dtype)
+        roped(normalized(wide(part), gamma, epsilon)[0], *angles, HALF).to(qkv.dtype)
         for part, gamma in zip(heads, (q_gamma, k_gamma), strict=False)
     )
     put = put_in_pieces if cache_mode.endswith("NZ") else put_in_pages
@@ -270,8 +271,8 @@ def dequant_rope_quant_kvcache(
     x, cos, sin, k_cache, v_cache, indices, scale_k, scale_v, offset_k, offset_v, weight_scale,
     activation_scale, bias, *, size_splits, quant_mode="static", layout="BSND", kv_output=False,
 ):  # fmt: skip
-    """(queries, keys, values, key cache, value cache); row b of a cache [B, Smax, N, D] is written from
-    position indices[b] on.
+    """Return (queries, keys, values, key cache, value cache); row b of a cache [B, Smax, N, D] is written
+    from position indices[b] on.
     """
     parts = (offset_k, offset_v, weight_scale, activation_scale, bias)
     return _rope_quant(
@@ -283,7 +284,7 @@ def paged_rope_quant_kvcache(
     x, cos, sin, k_cache, v_cache, indices, scale_k, scale_v, offset_k, offset_v, weight_scale,
     activation_scale, bias, *, size_splits, quant_mode="static", layout="BSND", kv_output=False,
 ):  # fmt: skip
-    """The same with the slots of pages [blocks, rows, N, D]."""
+    """Return the same as `dequant_rope_quant_kvcache` for the slots of pages [blocks, rows, N, D]."""
     parts = (offset_k, offset_v, weight_scale, activation_scale, bias)
     return _rope_quant(
         x, cos, sin, k_cache, v_cache, indices, scale_k, scale_v, *parts, size_splits, kv_output, paged=True
@@ -294,7 +295,7 @@ def _rope_quant(
     x, cos, sin, k_cache, v_cache, indices, scale_k, scale_v, offset_k, offset_v, weight_scale,
     activation_scale, bias, size_splits, kv_output, paged,
 ):  # fmt: skip
-    values = dequantised(x, weight_scale, activation_scale, bias) if x.dtype == torch.int32 else wide(x)
+    values = dequantized(x, weight_scale, activation_scale, bias) if x.dtype == torch.int32 else wide(x)
     width = k_cache.shape[-1]
     query, key, value = (part.unflatten(-1, (-1, width)) for part in values.split(list(size_splits), -1))
     cosine, sine = (part.reshape(*x.shape[:-1], 1, width) for part in (cos, sin))
@@ -311,15 +312,15 @@ def _rope_quant(
             caches.append(put_in_pages(cache, indices, tokens))
         else:
             caches.append(scattered(cache, indices, tokens.reshape(x.shape[0], -1, *tokens.shape[1:]), 1))
-    kept = (key, value) if kv_output else (key.new_empty(0), value.new_empty(0))
-    return query, *kept, *caches
+    selected = (key, value) if kv_output else (key.new_empty(0), value.new_empty(0))
+    return query, *selected, *caches
 
 
-# Direct writes, for tensors that hold data
+# In-place writes, for tensors with data
 
 
 def scatter_update_here(self, indices, updates, axis):
-    """Into the tensor itself."""
+    """Write into the tensor itself."""
     return scattered(self, indices, updates, axis, aten.index_put_)
 
 
@@ -327,13 +328,13 @@ def quant_scatter_here(
     self, indices, updates, quant_scales, quant_zero_points=None, axis=-2, quant_axis=-1, reduce="update",
     dst_type=None, round_mode="rint",
 ):  # fmt: skip
-    """Into the tensor itself."""
+    """Write into the tensor itself."""
     values = stored_updates(self, updates, quant_scales, quant_zero_points, quant_axis, round_mode or "rint")
     return scattered(self, indices, values, axis, aten.index_put_)
 
 
 def scatter_nd_update_here(self, indices, updates):
-    """Into the tensor itself."""
+    """Write into the tensor itself."""
     return scatter_nd(self, indices, updates, aten.index_put_)
 
 
@@ -345,7 +346,7 @@ _ROPE = {"quant_mode": made(lambda mode: ("static", "dynamic")[mode], "quant_mod
 
 
 def _rope_rows(op, **kind):
-    """Two rows: the IR op has no word for pages."""
+    """Return two rows, because the IR op has no attribute for pages."""
     return (
         NpuOp(
             op,

@@ -1,7 +1,7 @@
-"""Attention of training: the result with the statistics of its softmax, and the gradients from them.
+"""Compute attention for training: the result with the statistics of its softmax, and the gradients from them.
 
-Statistics are float32 and stand eight times each: [B, N, S, 8], packed [T, N, 8]; P = exp(score - max) / sum.
-Random numbers stay outside: dropout needs its mask.
+Statistics are float32 and repeated eight times: [B, N, S, 8], packed [T, N, 8]; P = exp(score - max) / sum.
+Random numbers are drawn outside: dropout needs its mask as an argument.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PREFIXES = (5, 6)
 def training_heads(
     query, key, value, shift, mask, prefix, ends, *, heads, layout, scale, sparse
 ) -> tuple[Heads, str]:
-    """The core's operands, and the layout."""
+    """Return the operands of the attention core, and the layout."""
     entry, _ = entry_and_leaving(layout, query, heads)
     q = to_heads(query, entry, heads)
     is_flat = entry in ("BSH", "SBH")
@@ -56,7 +56,7 @@ def training_heads(
     if sparse[2] not in _PREFIXES:
         return core(q, k, v, shift, mask, queries, keys, sparse, scale), entry
     lengths = numbers(prefix, q.device)
-    assert lengths is not None, "these modes come with a prefix"
+    assert lengths is not None, "these modes have a prefix"
     made = core(q, k, v, shift, None, queries, keys, (FAR, FAR, 0), scale)
     below = as_column(keys.position) < lengths.reshape(-1, 1, 1, 1)
     later = band(queries, keys, True, FAR, 0)
@@ -64,34 +64,34 @@ def training_heads(
     return Heads(q, k, v, made.shift, seen, False, scale), entry
 
 
-def kept_of(drop_mask, keep_prob, shape):
-    """What dropout multiplies probabilities with: bits (1 keeps, the lowest first) over keep_prob."""
+def dropout_factors(drop_mask, keep_prob, shape):
+    """Return the factors of dropout: bits (1 keeps, the lowest first) divided by keep_prob."""
     if keep_prob == 1:
         return None
     if drop_mask is None:
-        raise UnsupportedOp("attention that draws its own dropout mask", next="pass dropout_mask")
+        raise UnsupportedOp("attention cannot draw its own dropout mask", next="pass dropout_mask")
     count = shape[0] * shape[1] * shape[2] * shape[3]
     bits = (drop_mask.reshape(-1, 1) >> torch.arange(8, device=drop_mask.device, dtype=torch.uint8)) & 1
     return bits.reshape(-1)[:count].reshape(shape).float() / keep_prob
 
 
 def repeated(x, layout):
-    """A statistic [B, N, S, 1] eight times, packed [T, N, 8]."""
+    """Repeat a statistic [B, N, S, 1] eight times, packed [T, N, 8]."""
     x = x.expand(*x.shape[:3], _REPEATS)
     return (x.squeeze(0).transpose(0, 1) if layout in PACKED else x).contiguous()
 
 
 def single(x, layout):
-    """The inverse of `repeated`, without its last dim: [B, N, S]."""
+    """Invert `repeated`, without the last dim: [B, N, S]."""
     return x[..., 0].t().unsqueeze(0) if layout in PACKED else x[..., 0]
 
 
 def statistics(heads: Heads, lse, sink):
-    """(max, sum) of the scores' softmax, [B, N, S, 1]; a sink counts in the sum."""
+    """Return (max, sum) of the softmax of the scores, [B, N, S, 1]; the sum includes a sink."""
     made = scores(heads.whole)
-    # One more column that nobody sees, so that there is a largest one without keys.
+    # An additional hidden column, so that the maximum exists without keys.
     top = F.pad(made, (0, 1), value=-torch.inf).amax(3, keepdim=True)
-    # With a shift scores may be as low as numbers go: such a log-sum-exp does not know its sum any more.
+    # With a shift, scores may be close to the lowest float: the log-sum-exp then loses the sum.
     total = torch.exp(lse - top) if heads.shift is None else torch.exp(made - top).sum(3, keepdim=True)
     total = torch.where(top == -torch.inf, 0.0, total)
     if sink is None:
@@ -102,14 +102,14 @@ def statistics(heads: Heads, lse, sink):
 
 
 def flash(query, key, value, shift, drop_mask, mask, prefix, ends, sink, *, keep_prob, **how):
-    """(max, sum, result)."""
+    """Return (max, sum, result)."""
     heads, layout = training_heads(query, key, value, shift, mask, prefix, ends, **how)
     out, lse = attend_with_lse(heads)
     full = heads.whole
     if keep_prob != 1:
-        kept = kept_of(drop_mask, keep_prob, (*full.query.shape[:3], full.key.shape[2]))
-        assert kept is not None, "something is dropped"
-        out = probabilities(full) * kept @ wide(full.value)
+        dropout = dropout_factors(drop_mask, keep_prob, (*full.query.shape[:3], full.key.shape[2]))
+        assert dropout is not None, "dropout has a mask"
+        out = probabilities(full) * dropout @ wide(full.value)
     out = out if sink is None else with_sink(out, lse, sink)
     made = from_heads(out, layout).to(query.dtype)
     return *(repeated(x, layout) for x in statistics(heads, lse, sink)), made
@@ -120,7 +120,7 @@ def flash_attention_score(
     actual_seq_kvlen, q_start_idx: Ints | None, kv_start_idx: Ints | None, *, scale_value=1.0, keep_prob=1.0,
     pre_tockens=FAR, next_tockens=FAR, head_num, input_layout, inner_precise=1, sparse_mode=0,
 ):  # fmt: skip
-    """(max, sum, an empty tensor, the result)."""
+    """Return (max, sum, an empty tensor, the result)."""
     from_the_start("FlashAttentionScore", q_start_idx, kv_start_idx)
     top, total, out = flash(
         query, key, value, real_shift, drop_mask, atten_mask, prefix, (actual_seq_qlen, actual_seq_kvlen),
@@ -134,7 +134,7 @@ def fusion_attention_with_sink(
     query, key, value, head_num, input_layout, pse, atten_mask, scale, keep_prob, pre_tockens, next_tockens,
     prefix, actual_seq_qlen, actual_seq_kvlen, sparse_mode, sink, dropout_mask,
 ):  # fmt: skip
-    """The same with one more logit per head, in torch's order of results."""
+    """Compute attention with one more logit per head; the results are in torch's order."""
     top, total, out = flash(
         query, key, value, pse, dropout_mask, atten_mask, prefix, (actual_seq_qlen, actual_seq_kvlen), sink,
         keep_prob=keep_prob, heads=head_num, layout=input_layout, scale=scale,
@@ -144,8 +144,8 @@ def fusion_attention_with_sink(
 
 
 def gradients(query, key, value, dy, shift, mask, statistic, out, prefix, ends, sink, precise, **how):
-    """(dq, dk, dv, dshift, dsink); what was not given has an empty gradient. With a shift, the CPU's fused
-    kernel is not `precise`: it wants the log-sum-exp.
+    """Return (dq, dk, dv, dshift, dsink); arguments that are None have an empty gradient. With a shift, the
+    fused kernel of the CPU is not `precise`, because it needs the log-sum-exp.
     """
     heads, layout = training_heads(query, key, value, shift, mask, prefix, ends, **how)
     top, total = (None if x is None else single(x, layout) for x in statistic)
@@ -156,7 +156,7 @@ def gradients(query, key, value, dy, shift, mask, statistic, out, prefix, ends, 
     else:
         out = attend(heads) if out is None else to_heads(out, layout, how["heads"])
     dy = to_heads(dy, layout, how["heads"])
-    # Rows that see nothing: their probabilities are 0 whatever stands here.
+    # Rows that see no keys: their probabilities are 0, whatever this value is.
     lse = torch.where(top == -torch.inf, 0.0, top + torch.log(total))
     fuses = query.device.type == "cpu" and not heads.is_grouped and sink is None
     fuses = fuses and heads.query.shape[3] == heads.value.shape[3]
@@ -175,7 +175,7 @@ def gradients(query, key, value, dy, shift, mask, statistic, out, prefix, ends, 
 
 def _summed(ds, shift):
     if shift.shape != ds.shape and shift.ndim == 4 and ds.shape[2:] != shift.shape[2:]:
-        raise UnsupportedOp("the gradient of a shift of packed sequences")
+        raise UnsupportedOp("attention over packed sequences has no gradient of pse_shift")
     return ds.sum_to_size(shift.shape).to(shift.dtype)
 
 
@@ -185,7 +185,7 @@ def flash_attention_score_grad(
     kv_start_idx: Ints | None, *, scale_value=1.0, keep_prob=1.0, pre_tockens=65536, next_tockens=65536,
     head_num, input_layout, inner_precise=1, sparse_mode=0,
 ):  # fmt: skip
-    """(dq, dk, dv, dshift)."""
+    """Return (dq, dk, dv, dshift)."""
     from_the_start("FlashAttentionScoreGrad", q_start_idx, kv_start_idx)
     return fusion_attention_grad(
         query, key, value, dy, head_num, input_layout, pse_shift, atten_mask, softmax_max, softmax_sum,
@@ -199,9 +199,11 @@ def fusion_attention_grad(
     scale_value, keep_prob, pre_tockens, next_tockens, prefix, actual_seq_qlen, actual_seq_kvlen, sparse_mode,
     sink, inner_precise,
 ):  # fmt: skip
-    """(dq, dk, dv, dshift, dsink)."""
+    """Return (dq, dk, dv, dshift, dsink)."""
     if keep_prob != 1:
-        raise UnsupportedOp("the gradient of attention with dropout: its mask is not among the arguments")
+        raise UnsupportedOp(
+            "attention with dropout has no gradient here: the op has no argument for the mask"
+        )
     return gradients(
         query, key, value, dy, pse, atten_mask, (softmax_max, softmax_sum), attention_in, prefix,
         (actual_seq_qlen, actual_seq_kvlen), sink, inner_precise == 0, heads=head_num, layout=input_layout,
@@ -209,7 +211,7 @@ def fusion_attention_grad(
     )  # fmt: skip
 
 
-# Hints, and what only the device's own random numbers need.
+# Hints, and arguments for the random numbers of the device.
 _IGNORED = ("padding_mask", "inner_precise", "gen_mask_parallel", "sync", "softmax_layout", "seed", "offset")
 _ZEROS = (0, 0, 0)
 _FORWARD = {"real_shift": "pse", "drop_mask": "dropout_mask", "scale_value": "scale"}
@@ -226,13 +228,13 @@ ROWS = (
         "npu_fusion_attention_grad", "", fusion_attention_grad,
         when=lambda given: given["sink"] is not None, ignored=(*_IGNORED, "softmax_in", "numels"),
     ),
-    # Nobody reads the gradient of a sink that is not there.
+    # The gradient of a missing sink is never read.
     NpuOp(
         "npu_fusion_attention_grad", "FlashAttentionScoreGrad", flash_attention_score_grad,
         {"pse_shift": "pse"}, outputs=(0, 1, 2, 3), extra=(None,),
         when=lambda given: given["pse"] is not None, ignored=(*_IGNORED, "sink", "numels"),
     ),
-    # Without shift and sink both of their gradients are the same empty tensor.
+    # Without shift and sink, both gradients are the same empty tensor.
     NpuOp(
         "npu_fusion_attention_grad", "FlashAttentionScoreGrad", flash_attention_score_grad,
         {"pse_shift": "pse"}, outputs=(0, 1, 2, 3, 3), ignored=(*_IGNORED, "sink", "numels"),

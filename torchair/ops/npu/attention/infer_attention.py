@@ -1,7 +1,7 @@
-"""Attention of inference: prompts, single steps and both at once, over dense, packed or paged keys, with
-quantised caches, rotary parts, shared prefixes and partial results that are merged.
+"""Compute attention for inference: prompts, single steps and mixtures, over dense, packed or paged keys, with
+quantized caches, rotary parts, shared prefixes and merged partial results.
 
-Arithmetic is float32 where data are dequantised, else that of the fused kernel, which sums in float32.
+Arithmetic is float32 if data are dequantized, otherwise that of the fused kernel, which sums in float32.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from torchair.core import dtypes
 from torchair.core.errors import BadAttribute, UnsupportedOp
 from torchair.core.kernel_params import Ints
 from torchair.core.torch_private.fake.fake_tensors import statically_known_true
-from torchair.ops.npu.common.attention_core import Heads, attend, attend_quantised, attend_with_lse, with_sink
+from torchair.ops.npu.common.attention_core import Heads, attend, attend_quantized, attend_with_lse, with_sink
 from torchair.ops.npu.common.op_spec import NpuOp, made
 from torchair.ops.npu.common.packing import operand
 from torchair.ops.npu.common.sequences import (
     FAR,
     PACKED,
     Tokens,
+    after_prefix,
     band,
-    behind,
     both,
     counted,
     counted_side_by_side,
@@ -53,9 +53,9 @@ from torchair.ops.numerics.formats import (
     wide,
 )
 
-# How scales of a cache are spread.
+# Modes of the scales of a cache.
 CHANNELS, TOKENS, HEADS, TOKENS_AND_HEADS, PAGED_TOKENS, PAGED_TOKENS_AND_HEADS, TOKEN_GROUPS = range(7)
-# How the mask is meant.
+# Modes of the mask.
 GIVEN_AND_BAND, GIVEN, CAUSAL, CAUSAL_FROM_END, BAND_FROM_END = range(5)
 
 
@@ -63,12 +63,12 @@ GIVEN_AND_BAND, GIVEN, CAUSAL, CAUSAL_FROM_END, BAND_FROM_END = range(5)
 
 
 def stored_heads(x, layout, heads, table):
-    """Keys or values as [batch, heads, rows, dim], still as they are stored."""
+    """Return keys or values as [batch, heads, rows, dim], in their stored type."""
     return to_heads(x, layout, heads) if table is None else from_pages(x, table, heads)
 
 
 class Scale(NamedTuple):
-    """How a cache is dequantised: (x + offset) · scale, spread by a mode."""
+    """Dequantization of a cache: (x + offset) · scale, broadcast as the mode defines."""
 
     scale: torch.Tensor | None = None
     offset: torch.Tensor | None = None
@@ -76,7 +76,7 @@ class Scale(NamedTuple):
 
 
 class Prefix(NamedTuple):
-    """Keys and values that all sequences share, and how many of them there are."""
+    """Keys and values that all sequences share, and their number."""
 
     key: torch.Tensor | None = None
     value: torch.Tensor | None = None
@@ -84,7 +84,7 @@ class Prefix(NamedTuple):
 
 
 class Rope(NamedTuple):
-    """The rotary columns of queries and keys, and the scale of the latter."""
+    """Rotary columns of queries and keys, and the scale of the keys."""
 
     query: torch.Tensor | None = None
     key: torch.Tensor | None = None
@@ -94,8 +94,8 @@ class Rope(NamedTuple):
 AS_IT_IS, NO_PREFIX, NO_ROPE = Scale(), Prefix(), Rope()
 
 
-def dequantised(x, by: Scale, table):
-    """(x + offset) · scale of [batch, heads, rows, dim]."""
+def dequantized(x, by: Scale, table):
+    """Return (x + offset) · scale of [batch, heads, rows, dim]."""
     if by.scale is None:
         return x
     x = wide(x)
@@ -104,7 +104,7 @@ def dequantised(x, by: Scale, table):
 
 
 def spread(part, x, mode, table):
-    """Scales or offsets of a mode so that they broadcast with x [batch, heads, rows, dim]."""
+    """Broadcast the scales or offsets of a mode to x [batch, heads, rows, dim]."""
     heads, rows, dim = x.shape[1:]
     if mode in (PAGED_TOKENS, PAGED_TOKENS_AND_HEADS):
         pages = part[table.to(torch.int64).clamp(min=0)]
@@ -122,7 +122,7 @@ def spread(part, x, mode, table):
     if mode == HEADS:
         return part.reshape(1, heads, 1, 1)
     if mode == TOKENS_AND_HEADS:
-        # Packed tokens have theirs as [tokens, heads].
+        # The scales of packed tokens are [tokens, heads].
         part = part.mT if part.ndim == 2 else part
         tokens = part.unsqueeze(0).flatten(0, -3)
         return F.pad(tokens, (0, rows - tokens.shape[-1])).unsqueeze(-1)
@@ -132,17 +132,17 @@ def spread(part, x, mode, table):
 
 
 def half(scale, offset, mode, index):
-    """The scale of keys (0) or values (1) where one tensor holds both."""
+    """Return the scale of keys (0) or values (1) if one tensor holds both."""
     return Scale(scale[index], None if offset is None else offset[index], mode)
 
 
 def with_prefix(x, prefix, layout, heads, by: Scale):
-    """A prefix that all sequences share before the rows of each."""
+    """Add a prefix that all sequences share before the rows of each."""
     if prefix is None:
         return x
     if by.scale is not None and by.mode not in (CHANNELS, HEADS):
         raise UnsupportedOp("a shared prefix with scales per token", near="scales per channel or per head")
-    first = dequantised(stored_heads(prefix, layout, heads, None), by, None)
+    first = dequantized(stored_heads(prefix, layout, heads, None), by, None)
     return torch.cat((first.expand(x.shape[0], -1, -1, -1).to(x.dtype), x), 2)
 
 
@@ -150,23 +150,23 @@ def with_prefix(x, prefix, layout, heads, by: Scale):
 
 
 def query_scale(part, layout):
-    """One scale per token and head, as [batch, heads, rows, 1]."""
+    """Return one scale per token and head, as [batch, heads, rows, 1]."""
     layout = "BSND" if layout == "BSH" else layout
     rank = 4 if layout in ("BSND", "BNSD") else 3
     return to_heads(part.unsqueeze(-1) if part.ndim < rank else part, layout, 0)
 
 
 def joined(x, rope):
-    """Columns of the rotary part after the others."""
+    """Append the columns of the rotary part."""
     same = x.dtype == rope.dtype and x.dtype.itemsize > 1
     return torch.cat((x, rope) if same else (wide(x), wide(rope)), -1)
 
 
-# What is seen
+# Visibility
 
 
 def query_tokens(layout, rows, lengths, padding, device):
-    """Where the rows of queries stand."""
+    """Return the positions of the rows of queries."""
     lengths = numbers(lengths, device)
     if layout in PACKED:
         return packed(rows, torch.full((1,), rows, device=device) if lengths is None else lengths)
@@ -174,7 +174,7 @@ def query_tokens(layout, rows, lengths, padding, device):
 
 
 def key_tokens(layout, batch, rows, lengths, padding, device, is_paged):
-    """Where the rows of keys stand; the lengths of paged sequences are never cumulative."""
+    """Return the positions of the rows of keys; the lengths of paged sequences are never cumulative."""
     lengths = numbers(lengths, device)
     if layout in PACKED:
         if is_paged:
@@ -184,11 +184,11 @@ def key_tokens(layout, batch, rows, lengths, padding, device, is_paged):
 
 
 def one_by_one(q, k, v, queries: Tokens, lengths):
-    """Packed queries that are no more than their sequences, each with the keys of its own: a batch of rows.
+    """Return packed queries with one token per sequence as a batch of rows, each with its own keys.
 
-    The alternative, all keys side by side, would score every query with the keys of all sequences.
+    The alternative, all keys concatenated, would score every query with the keys of all sequences.
     """
-    assert queries.sequence is not None and queries.valid is not None, "packed queries know their sequence"
+    assert queries.sequence is not None and queries.valid is not None, "packed queries have a sequence"
     batch, rows = k.shape[0], k.shape[2]
     sequence = queries.sequence.squeeze(0).clamp(max=batch - 1)
     counts = numbers(lengths, q.device)
@@ -199,14 +199,16 @@ def one_by_one(q, k, v, queries: Tokens, lengths):
 
 
 def four_dims(mask, rows):
-    """[S, S] and [B, S, S] masks as [B, 1, S, S]; a rank-2 mask of one query row is one per batch entry."""
+    """Return [S, S] and [B, S, S] masks as [B, 1, S, S]; a 2-D mask of one query row is one per
+    batch entry.
+    """
     if type(rows) is int and rows == 1 and mask.ndim == 2:
         return mask[:, None, None, :]
     return mask if mask.ndim != 3 else mask.unsqueeze(1)
 
 
 def seen_by(queries: Tokens, keys: Tokens, mask, sparse, has_prefix):
-    """(what is seen or None, is it just causal from the top left)."""
+    """Return (the visible positions or None, whether they are just causal from the top left)."""
     before, after, mode = sparse
     seen = tokens_that_are(queries, keys)
     rows = queries.position.shape[-1]
@@ -227,7 +229,7 @@ def seen_by(queries: Tokens, keys: Tokens, mask, sparse, has_prefix):
 
 
 def core(query, key, value, shift, mask, queries, keys, sparse, scale, has_prefix=False) -> Heads:
-    """The core's operands; all of one dtype."""
+    """Return the operands of the attention core, all of one dtype."""
     seen, is_causal = seen_by(queries, keys, mask, sparse, has_prefix)
     if shift is not None:
         shift = fitted(four_dims(shift, 0), queries, keys, 0.0, has_prefix)
@@ -238,25 +240,25 @@ def core(query, key, value, shift, mask, queries, keys, sparse, scale, has_prefi
     return Heads(query, key, value, None if shift is None else shift.to(query.dtype), seen, is_causal, scale)
 
 
-def finished(heads: Heads, sink, quantised, wants_lse):
-    """(result [batch, heads, rows, dim], log-sum-exp or None); `quantised` is how probabilities are stored:
-    (scale, scale of the product, type of the values).
+def finished(heads: Heads, sink, quantized, wants_lse):
+    """Return (result [batch, heads, rows, dim], log-sum-exp or None). `quantized` defines how probabilities
+    are stored: (scale, scale of the product, type of the values).
     """
-    stored, back, kind = quantised
+    stored, back, kind = quantized
     wants_lse = wants_lse or sink is not None
     out, lse = attend_with_lse(heads) if wants_lse else (attend(heads), None)
     if stored is not None:
-        out = attend_quantised(heads, stored, kind)
+        out = attend_quantized(heads, stored, kind)
         out = out / wide(stored) if back is None else out
     out = out if back is None else out * unpacked_scale(back)
     return out if sink is None or lse is None else with_sink(out, lse, sink), lse
 
 
 def left_as(out, leaving, dtype, quant_scale, quant_offset):
-    """The result in its layout and dtype, or quantised to int8."""
+    """Return the result in its layout and dtype, or quantized to int8."""
     if quant_scale is None:
         made = from_heads(out, leaving)
-        # A cast writes new memory: dense, also in dims of one element.
+        # A cast allocates new memory, which is dense in dims of one element too.
         return made if made.dtype == dtype else made.to(dtype, memory_format=torch.contiguous_format)
     scale, offset = (
         None if x is None else spread(x, out, CHANNELS, None) for x in (quant_scale, quant_offset)
@@ -265,7 +267,7 @@ def left_as(out, leaving, dtype, quant_scale, quant_offset):
 
 
 def lse_as(lse, layout, like):
-    """[B, N, S, 1], packed [T, N, 1]; an empty one if there is none."""
+    """Return [B, N, S, 1], packed [T, N, 1]; an empty tensor if there is none."""
     if lse is None:
         return like.new_empty(0, dtype=torch.float32)
     return lse.squeeze(0).transpose(0, 1) if layout in PACKED else lse
@@ -280,10 +282,10 @@ def infer(
     value_by=AS_IT_IS, prefix=NO_PREFIX, rope=NO_ROPE, sink=None, score_scale=None, stored=(None, None),
     quant=(None, None), wants_lse=False, out_dtype=0,
 ):  # fmt: skip
-    """(attention, log-sum-exp or an empty tensor).
+    """Return (attention, log-sum-exp or an empty tensor).
 
-    `lengths` and `paddings` are those of queries and keys, `stored` is how probabilities are quantised and
-    what their product with the values is multiplied with, `quant` how the result is.
+    `lengths` and `paddings` belong to queries and keys. `stored` defines how probabilities are quantized, and
+    the factor of their product with the values. `quant` defines how the result is quantized.
     """
     entry, leaving = entry_and_leaving(layout, query, heads)
     check_rank(query, value, table)
@@ -291,14 +293,14 @@ def infer(
     read = functools.partial(stored_heads, layout=entry, heads=kv_heads, table=table)
     q, k, v = to_heads(query, entry, heads), read(key), read(value)
     kind, own, batch = v.dtype, k.shape[2], k.shape[0]
-    k = with_prefix(dequantised(k, key_by, table), prefix.key, entry, kv_heads, key_by)
-    v = with_prefix(dequantised(v, value_by, table), prefix.value, entry, kv_heads, value_by)
+    k = with_prefix(dequantized(k, key_by, table), prefix.key, entry, kv_heads, key_by)
+    v = with_prefix(dequantized(v, value_by, table), prefix.value, entry, kv_heads, value_by)
     if rope.query is not None:
         if prefix.key is not None:
-            raise UnsupportedOp("a shared prefix beside rotary parts: it has none of its own")
-        # Both parts of a quantised query share its scale, and that of the key.
-        turned = dequantised(read(rope.key), Scale(rope.scale), table)
-        turned = turned if query_scales is None else dequantised(turned, key_by, table)
+            raise UnsupportedOp("a shared prefix together with rotary parts", next="omit one of them")
+        # Both parts of a quantized query share its scale and the scale of the key.
+        turned = dequantized(read(rope.key), Scale(rope.scale), table)
+        turned = turned if query_scales is None else dequantized(turned, key_by, table)
         q, k = joined(q, to_heads(rope.query, entry, heads)), joined(k, turned)
     q = q if query_scales is None else wide(q) * query_scale(query_scales, entry)
     q = q if score_scale is None else wide(q) * unpacked_scale(score_scale)
@@ -311,7 +313,7 @@ def infer(
         keys = key_tokens(entry, batch, own, lengths[1], paddings[1], q.device, table is not None)
         k, v = (side_by_side(k), side_by_side(v)) if in_pages else (k, v)
     if prefix.key is not None:
-        keys = behind(prefix_tokens(k.shape[2] - own, prefix.length, q.device), keys, batch)
+        keys = after_prefix(prefix_tokens(k.shape[2] - own, prefix.length, q.device), keys, batch)
     made = core(q, k, v, shift, mask, queries, keys, sparse, scale, prefix.key is not None)
     out, lse = finished(made, sink, (*stored, kind), wants_lse)
     if alone:
@@ -321,24 +323,24 @@ def infer(
 
 
 def check_rank(query, value, table):
-    """Values have the query's rank, pages 3 to 5 dims."""
+    """Check that values have the rank of the query, and pages 3 to 5 dims."""
     allowed = (3, 4, 5) if table is not None else (query.ndim,)
     if value.ndim not in allowed:
         wanted = " or ".join(str(rank) for rank in allowed)
         raise BadAttribute(
-            f"values {'in pages' if table is not None else 'beside this query'} have {wanted} dims",
+            f"values {'in pages' if table is not None else 'for this query'} must have {wanted} dims",
             got=f"query {list(query.shape)}   value {list(value.shape)}",
         )
 
 
 def prefix_tokens(rows, length, device):
-    """Where the rows of a prefix stand."""
+    """Return the positions of the rows of a prefix."""
     lengths = numbers(length, device)
     return plain(rows, device) if lengths is None else counted(rows, lengths)
 
 
 def result_dtype(query, rope, out_dtype):
-    """The query's dtype; small queries say their result's, or it is that of the rotary part, or float16."""
+    """Return the query's dtype; for small queries the requested one, that of the rotary part, or float16."""
     if out_dtype and query.dtype.itemsize != 2:
         return dtypes.to_torch(out_dtype)
     if query.dtype.itemsize > 1:
@@ -347,12 +349,12 @@ def result_dtype(query, rope, out_dtype):
 
 
 def from_the_start(op, *starts) -> None:
-    """Positions that a shift made on the device would count from: without such a shift they are 0."""
+    """Check the first positions of a shift made on the device: without such a shift they must be 0."""
     if any(start for listed in starts for start in listed or ()):
         raise UnsupportedOp(
-            f"{op} whose positions do not begin at 0",
+            f"{op} with positions that do not begin at 0",
             got=f"q_start_idx {starts[0]}, kv_start_idx {starts[1]}",
-            near="0 is supported; other starts belong to shifts that the device makes itself (pse_type 2, 3)",
+            near="0 is supported; other values are for shifts that the device computes (pse_type 2, 3)",
             next="pass the shift as a tensor",
         )
 
@@ -368,10 +370,10 @@ def fused_infer_attention_score(
     sparse_mode=0, inner_precise=0, block_size=0, antiquant_mode=0, softmax_lse_flag=False,
     key_antiquant_mode=0, value_antiquant_mode=0, query_quant_mode=0, pse_type=0, out_dtype=0,
 ):  # fmt: skip
-    """(attention, log-sum-exp or an empty tensor) with all that inference asks for."""
+    """Return (attention, log-sum-exp or an empty tensor) with all features of inference."""
     from_the_start("FusedInferAttentionScore", q_start_idx, kv_start_idx)
     if pse_type not in (0, 1):
-        raise UnsupportedOp("FusedInferAttentionScore that makes its own shift", near="pse_type 0 and 1")
+        raise UnsupportedOp("FusedInferAttentionScore that computes its own shift", near="pse_type 0 and 1")
     (key,), (value,) = key, value
     key_by = Scale(key_antiquant_scale, key_antiquant_offset, key_antiquant_mode)
     value_by = Scale(value_antiquant_scale, value_antiquant_offset, value_antiquant_mode)
@@ -396,7 +398,7 @@ def prompt_flash_attention(
     pre_tokens=214748647, next_tokens=0, input_layout="BSH", num_key_value_heads=1, sparse_mode=0,
     inner_precise=1,
 ):  # fmt: skip
-    """Attention over whole prompts."""
+    """Compute attention over whole prompts."""
     return infer(
         query, key, value, heads=num_heads, kv_heads=num_key_value_heads, layout=input_layout,
         scale=scale_value, sparse=(pre_tokens, next_tokens, sparse_mode), shift=pse_shift, mask=atten_mask,
@@ -411,7 +413,7 @@ def incre_flash_attention(
     kv_padding_size, *, num_heads, scale_value=1.0, input_layout="BSH", num_key_value_heads=1, block_size=0,
     inner_precise=1,
 ):  # fmt: skip
-    """Attention of one query row per sequence; the lengths are those of keys."""
+    """Compute attention of one query row per sequence; the lengths are those of keys."""
     (key,), (value,) = key, value
     key_by, value_by = (
         Scale() if antiquant_scale is None else half(antiquant_scale, antiquant_offset, CHANNELS, i)
@@ -428,7 +430,7 @@ def incre_flash_attention(
 
 
 def attention_update(lse, go, *, update_type, sp):
-    """(Σ part · exp(lse of the part - L), L) with L the log-sum-exp of all parts."""
+    """Return (Σ part · exp(lse of the part - L), L) with L the log-sum-exp of all parts."""
     logs = torch.stack([wide(part) for part in lse])
     total = torch.logsumexp(logs, 0)
     weights = torch.where(total == -torch.inf, 0.0, torch.exp(logs - total))
@@ -445,7 +447,7 @@ def _listed(x):
 
 
 def _loaded(x, code):
-    """The numbers of data whose type only the code tells."""
+    """Return the values of data with a type code."""
     kind = ir_type(code)
     if x is None or kind not in (*FP4, HIF8):
         return x
@@ -457,7 +459,7 @@ def _loaded_scale(x, code):
 
 
 def _needs_codes(given):
-    """Bytes whose type only the code tells."""
+    """Return whether data need a type code."""
     names = ("query_dtype", "key_dtype", "value_dtype", "query_rope_dtype", "key_rope_dtype")
     return any(ir_type(given[name]) in (*FP4, HIF8) for name in names)
 
@@ -465,12 +467,12 @@ def _needs_codes(given):
 def _out_dtype(code):
     kind = 0 if code is None else ir_type(code)
     if code is not None and kind == FP32:
-        raise BadAttribute("out_dtype of attention is float16 or bfloat16", got="float32")
+        raise BadAttribute("out_dtype of attention must be float16 or bfloat16", got="float32")
     return kind
 
 
 def _coded_out_dtype(query_code, rope, code):
-    """The dtype of results when the query's own says nothing."""
+    """Return the result dtype if the query's own dtype does not define it."""
     if code is not None or ir_type(query_code) != HIF8:
         return _out_dtype(code)
     return dtypes.to_ge(torch.float16 if rope is None else rope.dtype)
@@ -504,7 +506,7 @@ _CODES = tuple(
         "dequant_scale_query", "dequant_scale_key", "dequant_scale_value", "dequant_scale_key_rope",
     )
 )  # fmt: skip
-# Types that torch has no name for are read as numbers before the call.
+# Data of types that torch lacks are decoded before the call.
 _CODED: dict[str, Any] = _V2 | {
     "query": made(_loaded, "query", "query_dtype"),
     "key": made(lambda x, code: [_loaded(x, code)], "key", "key_dtype"),

@@ -1,7 +1,7 @@
-"""What comes before latent attention: down and up projections of queries, the latent key with its rotary
-part, and both written into the caches.
+"""Prepare latent attention: down and up projections of queries, the latent key with its rotary part, and
+writes of both into the caches.
 
-Products of whole numbers are exact, everything else is float32; results have the dtype of `weight_uk`.
+Integer products are exact, all other arithmetic is float32; results have the dtype of `weight_uk`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torchair.ops.npu.attention.rotary import INTERLEAVE_HALF, roped
 from torchair.ops.npu.common.op_spec import InPlaceOp, NpuOp, made
 from torchair.ops.npu.common.sequences import numbers, packed
 from torchair.ops.npu.dense.matmul import product
-from torchair.ops.npu.dense.norm import normalised
+from torchair.ops.npu.dense.norm import normalized
 from torchair.ops.numerics.formats import (
     E4M3,
     HIF8,
@@ -33,7 +33,7 @@ from torchair.ops.numerics.formats import (
     wide,
 )
 
-# Numbers that share one power of two.
+# Number of values that share a power of two.
 _BLOCK = 32
 # weight_quant_mode
 _MICROSCALED, _HIF8 = 3, 5
@@ -41,8 +41,8 @@ _MICROSCALED, _HIF8 = 3, 5
 _BY_TILES = 3
 
 
-class Quantised(NamedTuple):
-    """Rows of small numbers, their scale for the product (or None), and the scale as it is returned."""
+class Quantized(NamedTuple):
+    """Quantized rows, their scale for the product (or None), and the scale to return."""
 
     rows: torch.Tensor
     scale: torch.Tensor | None
@@ -50,44 +50,44 @@ class Quantised(NamedTuple):
 
 
 def powers(scale):
-    """The values of e8m0 scales, which may stand as bytes."""
+    """Return the values of e8m0 scales, which may be stored as bytes."""
     return power_of_two(scale) if scale.dtype == torch.uint8 else scale.float()
 
 
 def scaled_product(x, weight, x_scale, weight_scale):
-    """x @ weight in float32, times scales per row and per column."""
+    """Return x @ weight in float32, times scales per row and per column."""
     y = wide(product(x, weight))
     y = y if x_scale is None else y * wide(x_scale).reshape(*y.shape[:-1], 1)
     return y if weight_scale is None else y * wide(weight_scale).reshape(-1)
 
 
 def microscaled_product(x, weight, x_scale, weight_scale):
-    """The same with a power of two for every 32 values: x [T, K/32], weight [N, K/32]."""
+    """Return the product with a power of two for every 32 values: x [T, K/32], weight [N, K/32]."""
     left = wide(x) * powers(x_scale).reshape(*x.shape[:-1], -1).repeat_interleave(_BLOCK, -1)
     right = wide(weight) * powers(weight_scale).repeat_interleave(_BLOCK, -1).mT
     return left @ right
 
 
-def quantised_latent(cq, weight, smooth, mode) -> Quantised:
-    """The latent query as the up projection takes it: as it is, or quantised like the weight."""
+def quantized_latent(cq, weight, smooth, mode) -> Quantized:
+    """Return the latent query for the up projection: unchanged, or quantized like the weight."""
     if mode == _MICROSCALED:
         stored, scale = mx(cq, E4M3)
         flat = scale.flatten(-2)[..., : cq.shape[-1] // _BLOCK]
-        return Quantised(stored, flat, flat)
+        return Quantized(stored, flat, flat)
     if weight.dtype.itemsize > 1 and mode != _HIF8:
-        return Quantised(cq, None, None)
+        return Quantized(cq, None, None)
     smoothed = cq if smooth is None else cq * wide(smooth).reshape(-1)
     stored, scale = dynamic(smoothed, HIF8 if mode == _HIF8 else dtypes.to_ge(weight.dtype))
-    return Quantised(stored, scale, scale.reshape(-1, 1))
+    return Quantized(stored, scale, scale.reshape(-1, 1))
 
 
 def numbers_of(rows):
-    """Bytes are hifloat8."""
+    """Decode hifloat8 bytes."""
     return load(rows) if rows.dtype == torch.uint8 else rows
 
 
 def tokens_of(x):
-    """[B, S, …] or [T, …] as [T, …]."""
+    """Reshape [B, S, …] or [T, …] to [T, …]."""
     return x.flatten(0, 1) if x.ndim == 3 else x
 
 
@@ -95,16 +95,16 @@ def tokens_of(x):
 
 
 def token_places(index, cache, mode, shape, ends):
-    """The slot of every token; modes with BLK name only the first slot of each page."""
+    """Return the slot of every token; modes with BLK have only the first slot of each page."""
     if "BLK" not in mode:
         return index
     rows = cache.shape[1]
     if len(shape) == 3:
         return token_slots(index, shape[0], shape[1], rows)
     ends = numbers(ends, cache.device)
-    assert ends is not None, "pages of packed tokens are found by the ends of sequences"
+    assert ends is not None, "paged modes with packed tokens need the ends of sequences"
     where = packed(shape[0], ends)
-    assert where.sequence is not None and where.valid is not None, "packed tokens know their sequence"
+    assert where.sequence is not None and where.valid is not None, "packed tokens have a sequence"
     position, sequence, valid = (x.squeeze(0) for x in (where.position, where.sequence, where.valid))
     pages = -(-torch.diff(ends, prepend=ends.new_zeros(1)) // rows)
     first = (pages.cumsum(0) - pages)[sequence.clamp(max=ends.shape[0] - 1)]
@@ -113,7 +113,7 @@ def token_places(index, cache, mode, shape, ends):
 
 
 def written(cache, tokens, index, mode, shape, ends):
-    """The cache with rows [T, D] at their places; without an index it holds these tokens alone."""
+    """Return the cache with rows [T, D] at their slots; without an index, the cache is these tokens."""
     if index is None:
         return tokens.to(cache.dtype).reshape(cache.shape)
     slots = token_places(index, cache, mode, shape, ends)
@@ -123,17 +123,17 @@ def written(cache, tokens, index, mode, shape, ends):
 
 
 def kind_of(cache):
-    """The type of a cache; bytes are hifloat8."""
+    """Return the type of a cache; bytes are hifloat8."""
     return HIF8 if cache.dtype == torch.uint8 else dtypes.to_ge(cache.dtype)
 
 
 def as_stored(x, scale, cache):
-    """round(x · scale) in the cache's type, or x in its dtype."""
+    """Return round(x · scale) in the type of the cache, or x in its dtype."""
     return x.to(cache.dtype) if scale is None else static(x, scale.reshape(-1), None, kind_of(cache))
 
 
 def tiled_rows(c, rope, clip, tile_size, kind):
-    """Rows of bytes: quantised tiles, the rotary part if there is one here, the tiles' float32 scales."""
+    """Return rows of bytes: quantized tiles, the optional rotary part, float32 scales of the tiles."""
     by_tile = c.unflatten(-1, (-1, tile_size))
     peak = by_tile.abs().amax(-1, keepdim=True)
     if clip is not None:
@@ -151,55 +151,55 @@ def tiled_rows(c, rope, clip, tile_size, kind):
 
 def prolog(
     x, weight_dq, weight_uq_qr, weight_uk, weight_dkv_kr, gamma_cq, gamma_ckv, sin, cos, index, kv_cache,
-    kr_cache, scales, quant_scales, smooth, *, epsilons, cache_mode, quantises_query, ends=None, clip=None,
-    query_norm_flag=False, weight_mode=0, cache_quant_mode=0, rope_beside=False, tile_size=128,
+    kr_cache, scales, quant_scales, smooth, *, epsilons, cache_mode, quantizes_query, ends=None, clip=None,
+    query_norm_flag=False, weight_mode=0, cache_quant_mode=0, rope_in_tiles=False, tile_size=128,
     factors=(1.0, 1.0),
 ):  # fmt: skip
-    """(query, query_rope, kv_cache, kr_cache, scale of the query, latent query, its scale).
+    """Return (query, query_rope, kv_cache, kr_cache, scale of the query, latent query, its scale).
 
-    `scales` are those of x and the three weights, `quant_scales` those of the two caches, `factors` multiply
-    the latent query and key.
+    `scales` belong to x and the three weights, `quant_scales` to the two caches; `factors` multiply the
+    latent query and key.
     """
     x_scale, *weight_scales = scales
     multiply = microscaled_product if weight_mode == _MICROSCALED else scaled_product
     shape, dtype = x.shape, weight_uk.dtype
     x, sin, cos = (tokens_of(part) for part in (x, sin, cos))
-    cq, _ = normalised(multiply(x, weight_dq, x_scale, weight_scales[0]), gamma_cq, epsilons[0])
+    cq, _ = normalized(multiply(x, weight_dq, x_scale, weight_scales[0]), gamma_cq, epsilons[0])
     cq = cq * factors[0]
-    latent = quantised_latent(cq, weight_uq_qr, smooth, weight_mode)
+    latent = quantized_latent(cq, weight_uq_qr, smooth, weight_mode)
     up = multiply(numbers_of(latent.rows), weight_uq_qr, latent.scale, weight_scales[1])
     heads, inner = weight_uk.shape[0], weight_uk.shape[1]
     nope, turned = up.unflatten(-1, (heads, -1)).split([inner, sin.shape[-1]], -1)
     query = torch.einsum("tnd,ndc->tnc", nope, wide(weight_uk))
     query_rope = roped(turned, cos.unsqueeze(1), sin.unsqueeze(1), INTERLEAVE_HALF)
     query_scale = query.new_zeros(1)
-    if quantises_query:
+    if quantizes_query:
         query, found = dynamic(query, HIF8 if weight_mode == _HIF8 else small_kind(x))
         query_scale = found.unsqueeze(-1)
         back = 1.0 if quant_scales[0] is None else wide(quant_scales[0]).reshape(-1)[0]
         query_rope = divided(query_rope * back, query_scale)
     width = gamma_ckv.shape[-1]
     down = multiply(x, weight_dkv_kr, x_scale, weight_scales[2])
-    c, _ = normalised(down[..., :width], gamma_ckv, epsilons[1])
+    c, _ = normalized(down[..., :width], gamma_ckv, epsilons[1])
     c, rope = c * factors[1], roped(down[..., width:], cos, sin, INTERLEAVE_HALF)
     if cache_quant_mode == _BY_TILES:
-        beside = rope.to(dtype) if rope_beside else None
-        kept = tiled_rows(c, beside, clip, tile_size, kind_of(kv_cache)).view(kv_cache.dtype)
+        rope_columns = rope.to(dtype) if rope_in_tiles else None
+        stored = tiled_rows(c, rope_columns, clip, tile_size, kind_of(kv_cache)).view(kv_cache.dtype)
     else:
-        kept = as_stored(c, quant_scales[0], kv_cache)
+        stored = as_stored(c, quant_scales[0], kv_cache)
     where = index, cache_mode, shape, ends
-    kv_cache = written(kv_cache, kept, *where)
-    if not rope_beside:
+    kv_cache = written(kv_cache, stored, *where)
+    if not rope_in_tiles:
         kr_cache = written(kr_cache, as_stored(rope, quant_scales[1], kr_cache), *where)
-    query = query if quantises_query else query.to(dtype)
+    query = query if quantizes_query else query.to(dtype)
     return (
         query.reshape(*shape[:-1], *query.shape[1:]), query_rope.to(dtype).reshape(*shape[:-1], heads, -1),
         kv_cache, kr_cache, query_scale, *returned_latent(latent, shape, dtype, query_norm_flag),
     )  # fmt: skip
 
 
-def returned_latent(latent: Quantised, shape, dtype, wanted):
-    """(latent query, its scale); empty where they are not wanted or there is no scale."""
+def returned_latent(latent: Quantized, shape, dtype, wanted):
+    """Return (latent query, its scale); empty if they are not requested or there is no scale."""
     if not wanted:
         return latent.rows.new_empty(0, dtype=dtype), latent.rows.new_empty(0, dtype=torch.float32)
     rows = latent.rows if latent.returned is not None else latent.rows.to(dtype)
@@ -208,12 +208,12 @@ def returned_latent(latent: Quantised, shape, dtype, wanted):
 
 
 def small_kind(x):
-    """The type of a quantised query: that of x if it is a small one."""
+    """Return the type of a quantized query: that of x if it is a small one."""
     return dtypes.to_ge(x.dtype) if x.dtype.itemsize == 1 else INT8
 
 
-def _first_versions(outputs, can_quantise):
-    """The first two versions of the op: this many outputs, and whether queries are ever int8."""
+def _first_versions(outputs, can_quantize):
+    """Define the first two versions of the op, by the number of outputs and whether queries can be int8."""
 
     def mla_prolog(
         token_x, weight_dq, weight_uq_qr, weight_uk, weight_dkv_kr, rmsnorm_gamma_cq, rmsnorm_gamma_ckv,
@@ -227,13 +227,13 @@ def _first_versions(outputs, can_quantise):
             rope_sin, rope_cos, cache_index, kv_cache, kr_cache,
             (dequant_scale_x, dequant_scale_w_dq, dequant_scale_w_uq_qr, dequant_scale_w_dkv_kr),
             (quant_scale_ckv, quant_scale_ckr), smooth_scales_cq, cache_mode=cache_mode,
-            epsilons=(rmsnorm_epsilon_cq, rmsnorm_epsilon_ckv), quantises_query=can_quantise and is_int8,
+            epsilons=(rmsnorm_epsilon_cq, rmsnorm_epsilon_ckv), quantizes_query=can_quantize and is_int8,
         )[:outputs]  # fmt: skip
 
     return mla_prolog
 
 
-# (query, query_rope, kv_cache, kr_cache), and with the scale of the query, int8 where x and the cache are.
+# (query, query_rope, kv_cache, kr_cache), and the scale of the query, which is int8 if x and the cache are.
 mla_prolog, mla_prolog_with_scale = _first_versions(4, False), _first_versions(5, True)
 
 
@@ -245,21 +245,21 @@ def mla_prolog_v3(
     query_norm_flag=False, weight_quant_mode=0, kv_cache_quant_mode=0, query_quant_mode=0, ckvkr_repo_mode=0,
     quant_scale_repo_mode=0, tile_size=128, qc_qr_scale=1.0, kc_scale=1.0,
 ):  # fmt: skip
-    """With more ways to quantise, and the latent query with its scale. Scales of tiles stand beside them."""
+    """Prepare latent attention with more quantization modes; returns the latent query with its scale, too."""
     return prolog(
         token_x, weight_dq, weight_uq_qr, weight_uk, weight_dkv_kr, rmsnorm_gamma_cq, rmsnorm_gamma_ckv,
         rope_sin, rope_cos, cache_index, kv_cache, kr_cache,
         (dequant_scale_x, dequant_scale_w_dq, dequant_scale_w_uq_qr, dequant_scale_w_dkv_kr),
         (quant_scale_ckv, quant_scale_ckr), smooth_scales_cq,
         epsilons=(rmsnorm_epsilon_cq, rmsnorm_epsilon_ckv), cache_mode=cache_mode, ends=actual_seq_len,
-        quantises_query=query_quant_mode == 1, clip=k_nope_clip_alpha, query_norm_flag=query_norm_flag,
+        quantizes_query=query_quant_mode == 1, clip=k_nope_clip_alpha, query_norm_flag=query_norm_flag,
         weight_mode=weight_quant_mode, cache_quant_mode=kv_cache_quant_mode,
-        rope_beside=ckvkr_repo_mode == 1, tile_size=tile_size, factors=(qc_qr_scale, kc_scale),
+        rope_in_tiles=ckvkr_repo_mode == 1, tile_size=tile_size, factors=(qc_qr_scale, kc_scale),
     )  # fmt: skip
 
 
 def _loaded(x, code):
-    """The numbers of hifloat8 data, which only their code tells."""
+    """Decode hifloat8 data, which only a type code identifies."""
     return load(x) if ir_type(code) == HIF8 else x
 
 
@@ -271,7 +271,7 @@ _WRITES = {"kv_cache": 2, "kr_cache": 3}
 
 
 def _rows(op, **kind):
-    """Two rows: the IR does not say that bytes are hifloat8."""
+    """Return two rows, because the IR cannot express that bytes are hifloat8."""
     return (
         NpuOp(
             op, "", mla_prolog_v3, _CODED, ignored=_CODES, **kind,

@@ -1,4 +1,4 @@
-"""Linear attention by the gated delta rule, and short causal convolutions with a state per sequence."""
+"""Compute linear attention by the gated delta rule, and stateful short causal convolutions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchair.ops.numerics.formats import wide
 
 
 def sequences(lengths, tokens, device):
-    """(sequence of every token, its position there); without lengths all is one sequence."""
+    """Return (sequence of every token, its position there); without lengths, all tokens are one sequence."""
     if lengths is None:
         position = torch.arange(tokens, device=device)
         return torch.zeros_like(position), position
@@ -21,7 +21,9 @@ def sequences(lengths, tokens, device):
 
 
 def run_delta_rule(query, key, value, beta, state, g, gk, scale, first, source, target):
-    """Heads of the values share those of the keys; all in float32, results in the dtype of the values."""
+    """Run the delta rule in float32; results have the dtype of the values. Heads of values share
+    those of keys.
+    """
     heads, share = value.shape[1], value.shape[1] // key.shape[1]
     q, k = (part.float().repeat_interleave(share, 1) for part in (query, key))
     decay = q.new_ones(q.shape[0], heads, 1, 1)
@@ -37,8 +39,8 @@ def recurrent_gated_delta_rule(
     query, key, value, beta, state, actual_seq_lengths, ssm_state_indices, g, gk, num_accepted_tokens, *,
     scale_value=1.0,
 ):  # fmt: skip
-    """(outputs, states): each sequence starts from the state of its first token's slot, or of the slot of its
-    last accepted token; every token keeps its state in its own slot.
+    """Return (outputs, states). Each sequence starts from the state of its first token's slot, or of the slot
+    of its last accepted token; every token stores its state in its own slot.
     """
     tokens = query.shape[0]
     ids, position = sequences(actual_seq_lengths, tokens, query.device)
@@ -52,7 +54,7 @@ def recurrent_gated_delta_rule(
 
 
 def chunk_gated_delta_rule(query, key, value, beta, initial_state, actual_seq_lengths, g, *, scale_value=1.0):
-    """(outputs, final state of each sequence)."""
+    """Return (outputs, final state of each sequence)."""
     tokens = query.shape[0]
     ids, position = sequences(actual_seq_lengths, tokens, query.device)
     count = 1 if actual_seq_lengths is None else actual_seq_lengths.shape[0]
@@ -71,21 +73,21 @@ CONV_MODES = {"default": 0, "pangu": 1}
 
 
 def rows_at(x, history, starts, ids, position):
-    """Row `position` of each sequence; negative ones count back into its history [B, H rows, columns]."""
-    kept = history.shape[1]
+    """Return row `position` of each sequence; negatives index its history [B, H rows, columns]."""
+    history_rows = history.shape[1]
     inside = x[(starts[ids] + position).clamp(0, x.shape[0] - 1)]
-    before = history[ids, (kept + position).clamp(0, kept - 1)]
+    before = history[ids, (history_rows + position).clamp(0, history_rows - 1)]
     return torch.where((position >= 0).unsqueeze(-1), inside, before)
 
 
 def history_of(conv_states, lines, taps, accepted, computed, mode):
-    """The rows before each sequence: the last ones of its line, or those up to the last accepted token; zeros
-    where a sequence is new.
+    """Return the rows before each sequence: the last rows of its line, or those up to the last accepted
+    token; zeros for a new sequence.
     """
-    kept, length = taps - 1, conv_states.shape[1]
-    offset = torch.arange(kept, device=conv_states.device)
+    history_rows, length = taps - 1, conv_states.shape[1]
+    offset = torch.arange(history_rows, device=conv_states.device)
     if accepted is None:
-        history = conv_states[lines][:, length - kept :]
+        history = conv_states[lines][:, length - history_rows :]
     else:
         history = conv_states[lines.unsqueeze(1), accepted.to(torch.int64).unsqueeze(1) - 1 + offset]
     for known in (computed, mode):
@@ -100,11 +102,11 @@ def causal_conv(
     *, activation_mode=0, pad_slot_id=-1, run_mode=0, max_query_len=-1, residual_connection=1, block_size=128,
     conv_mode=0,
 ):  # fmt: skip
-    """(states, y): a convolution along each sequence, depth-wise, that continues from its state.
+    """Return (states, y): a depth-wise causal convolution along each sequence that continues from its state.
 
-    The state of a sequence is the line `cache_indices` names; `pad_slot_id` there skips it. With block
-    indices the line is that of a block, and the rows before every block's end are kept in that block's
-    line, too.
+    `cache_indices` selects the line with the state of a sequence; `pad_slot_id` there skips it. With block
+    indices, a line belongs to a block, and the rows before the end of every block are stored in its line,
+    too.
     """
     rows = x.flatten(0, -2)
     starts, lengths = _bounds(x, query_start_loc)
@@ -144,7 +146,7 @@ def causal_conv(
 
 
 def _bounds(x, query_start_loc):
-    """(first row, number of rows) of every sequence."""
+    """Return (first row, number of rows) of every sequence."""
     if query_start_loc is not None:
         bounds = query_start_loc.to(torch.int64)
         return bounds[:-1], bounds[1:] - bounds[:-1]
@@ -154,7 +156,7 @@ def _bounds(x, query_start_loc):
 
 
 def _kept_states(conv_states, lines, target, lengths, at, taps):
-    """Every line keeps the last rows of history and sequence; what is older than both stays."""
+    """Store the last rows of history and sequence in every line; older rows stay."""
     size = conv_states.shape[1]
     where = lengths.unsqueeze(1) - size + torch.arange(size, device=lengths.device)
     batch = torch.arange(lengths.shape[0], device=lengths.device).unsqueeze(1).expand(where.shape)
@@ -165,7 +167,7 @@ def _kept_states(conv_states, lines, target, lengths, at, taps):
 
 
 def _kept_blocks(states, table, at, taps, block_size, computed, first, last, skipped):
-    """The rows before the end of each finished block, in the last rows of that block's line."""
+    """Store the rows before the end of each finished block in the last rows of its line."""
     batch, blocks = table.shape
     number = torch.arange(blocks, device=table.device)
     finished = (number >= first.unsqueeze(1)) & (number < last.unsqueeze(1)) & ~skipped.unsqueeze(1)
@@ -182,7 +184,7 @@ def _kept_blocks(states, table, at, taps, block_size, computed, first, last, ski
 
 
 def masked_causal_conv1d(input, weight, mask):
-    """A causal depth-wise convolution of [S, B, H] along S; positions that the mask [B, S] hides give 0."""
+    """Convolve [S, B, H] causally along S, depth-wise; positions that the mask [B, S] hides give 0."""
     taps, length = weight.shape[0], input.shape[0]
     padded = F.pad(wide(input), (0, 0, 0, 0, taps - 1, 0))
     y = torch.zeros_like(wide(input))
@@ -192,7 +194,7 @@ def masked_causal_conv1d(input, weight, mask):
 
 
 def _is_bare(given):
-    """The IR op wants these inputs; torch does not."""
+    """Return whether inputs are missing that the IR op requires and torch does not."""
     return any(given[name] is None for name in ("beta", "actual_seq_lengths", "ssm_state_indices"))
 
 

@@ -1,4 +1,4 @@
-"""Rotary position embedding: x · cos + rot(x) · sin, in four ways to pair the columns."""
+"""Compute rotary position embedding: x · cos + rot(x) · sin, with four ways to pair the columns."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torchair.ops.numerics.formats import wide
 
 MODES = ("half", "interleave", "quarter", "interleave-half")
 HALF, INTERLEAVE, QUARTER, INTERLEAVE_HALF = range(4)
-# The numbers of the layouts in the IR.
+# Numbers of the layouts in the IR.
 LAYOUTS = {"BSND": 1, "BSH": 1, "SBND": 2, "BNSD": 3, "TND": 4}
 
 
 def turned(x, mode=HALF):
-    """rot(x): the partner of every column, negated where it stands for the imaginary part."""
+    """Return rot(x): the partner of every column, negated for the imaginary part."""
     if mode == INTERLEAVE:
         even, odd = x[..., 0::2], x[..., 1::2]
         return torch.stack((-odd, even), -1).flatten(-2)
@@ -25,46 +25,46 @@ def turned(x, mode=HALF):
 
 
 def turned_back(x, mode=HALF):
-    """The transpose of `turned`, which is its negative."""
+    """Apply the transpose of `turned`, which is its negative."""
     return -turned(x, mode)
 
 
 def deinterleaved(x):
-    """Even positions, then odd ones."""
+    """Return the even positions, then the odd ones."""
     return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
 
 
 def interleaved(x):
-    """The inverse of `deinterleaved`."""
+    """Invert `deinterleaved`."""
     return x.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
 
 
 def roped(x, cos, sin, mode=HALF):
-    """x · cos + rot(x) · sin in the arithmetic's dtype; interleave-half reorders x first and leaves it so."""
+    """Return x · cos + rot(x) · sin in the dtype of the arithmetic; interleave-half first reorders x."""
     if mode == INTERLEAVE_HALF:
         x, mode = deinterleaved(x), HALF
     return wide(x) * wide(cos) + turned(wide(x), mode) * wide(sin)
 
 
 def rotary_mul(x, r1, r2):
-    """The half form."""
+    """Compute the half form."""
     return roped(x, r1, r2).to(x.dtype)
 
 
 def rotary_position_embedding(x, cos, sin, rotate, *, mode=0):
-    """Any form; `rotate` is a matrix R with rot(x) = x @ R."""
+    """Compute any form; `rotate` is a matrix R with rot(x) = x @ R."""
     if rotate is None:
         return roped(x, cos, sin, mode).to(x.dtype)
     return (wide(x) * wide(cos) + wide(x) @ wide(rotate) * wide(sin)).to(x.dtype)
 
 
 def summed_to(x, shape):
-    """x summed over the dims that broadcasting from `shape` has made."""
+    """Sum x over the dims that broadcasting from `shape` has added."""
     return x.sum_to_size(shape)
 
 
 def rotary_position_embedding_grad(dy, cos, sin, x, *, mode=0):
-    """The gradients of x, cos and sin; without x those of cos and sin are zeros."""
+    """Return the gradients of x, cos and sin; without x, those of cos and sin are zeros."""
     inner, wide_dy = (HALF if mode == INTERLEAVE_HALF else mode), wide(dy)
     dx = wide_dy * wide(cos) + turned_back(wide_dy * wide(sin), inner)
     dx = interleaved(dx) if mode == INTERLEAVE_HALF else dx
@@ -76,12 +76,12 @@ def rotary_position_embedding_grad(dy, cos, sin, x, *, mode=0):
 
 
 def rotary_mul_grad(x, r1, r2, dy, *, need_backward=True):
-    """The gradients of the half form."""
+    """Return the gradients of the half form."""
     return rotary_position_embedding_grad(dy, r1, r2, x if need_backward else None)
 
 
 def apply_rotary_pos_emb(query, key, cos, sin, *, layout=1, rotary_mode="half"):
-    """Query and key rotated; columns past those of cos stay as they are."""
+    """Rotate query and key; columns after those of cos stay unchanged."""
     mode = MODES.index(rotary_mode)
     return _leading(query, cos, sin, mode), _leading(key, cos, sin, mode)
 
@@ -89,7 +89,7 @@ def apply_rotary_pos_emb(query, key, cos, sin, *, layout=1, rotary_mode="half"):
 def _leading(x, cos, sin, mode):
     width = cos.shape[-1]
     flat = x.ndim == cos.ndim - 1
-    # BSH has its heads side by side; cos has a dim of one head.
+    # In BSH the heads are concatenated; cos has a dim of one head.
     heads = x.unflatten(-1, (-1, width)) if flat else x
     turned_part = roped(heads[..., :width], cos, sin, mode).to(x.dtype)
     whole = torch.cat((turned_part, heads[..., width:]), -1)
@@ -97,7 +97,7 @@ def _leading(x, cos, sin, mode):
 
 
 def interleave_rope(x, cos, sin):
-    """The interleave-half form."""
+    """Compute the interleave-half form."""
     return roped(x, cos, sin, INTERLEAVE_HALF).to(x.dtype)
 
 

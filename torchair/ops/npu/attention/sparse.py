@@ -1,5 +1,5 @@
-"""Attention to chosen keys: the indexer that scores all keys and lists the best, and attention that sees only
-listed blocks of keys, also over caches that are quantised by tiles.
+"""Compute attention to selected keys: an indexer that scores all keys and lists the best, and attention that
+sees only listed blocks of keys, also with caches that are quantized by tiles.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from torchair.ops.npu.common.op_spec import NpuOp, made
 from torchair.ops.npu.common.sequences import PACKED, Tokens, both, from_heads, side_by_side, to_heads
 from torchair.ops.numerics.formats import FP4, HIF8, ir_type, load, wide
 
-# "No limit" of these ops.
+# Value of "no limit" in these ops.
 _FURTHEST = 9223372036854775807
 PAGES = "PA_BSND"
 
 
 def sparse_keys(x, layout, table):
-    """Keys [B, rows, N, D], packed, or in pages [blocks, rows, N, D], as [batch, heads, rows, dim]."""
+    """Return keys [B, rows, N, D], packed, or in pages [blocks, rows, N, D], as [batch, heads, rows, dim]."""
     if layout == PAGES:
         return x[table.to(torch.int64).clamp(min=0)].flatten(1, 2).transpose(1, 2)
     return to_heads(x, layout, 0)
 
 
 def places(query_layout, key_layout, rows, key, lengths) -> tuple[Tokens, Tokens]:
-    """Where queries and keys stand; packed queries see their keys side by side."""
+    """Return the positions of queries and keys; the keys of packed queries are concatenated."""
     queries = query_tokens(query_layout, rows, lengths[0], None, key.device)
     in_pages = key_layout not in PACKED
     layout = query_layout if in_pages else key_layout
@@ -44,17 +44,17 @@ def places(query_layout, key_layout, rows, key, lengths) -> tuple[Tokens, Tokens
 
 
 def allowed(queries: Tokens, keys: Tokens, sparse):
-    """What may be seen by lengths and mode: everything (0), or causal (3) or a band (4) from the end."""
+    """Return the visible positions by lengths and mode: all (0), or causal (3) or a band (4) from the end."""
     if sparse[2] not in (GIVEN_AND_BAND, CAUSAL_FROM_END, BAND_FROM_END):
-        raise BadAttribute("attention to chosen keys has the sparse modes 0, 3 and 4", got=str(sparse[2]))
+        raise BadAttribute("attention to selected keys supports sparse_mode 0, 3 and 4", got=str(sparse[2]))
     return seen_by(queries, keys, None, sparse, False)[0]
 
 
 def listed_keys(indices, keys: Tokens, block):
-    """True where the block of a key is in the list [G, N, rows, count] of a query; -1 ends a list."""
+    """Return where the list [G, N, rows, count] of a query contains the block of a key; -1 ends a list."""
     listed = torch.where((indices >= 0).cumprod(-1).bool(), indices.to(torch.int64), -1)
     blocks = -(-keys.position.shape[-1] // block)
-    # The last column takes what is not in a list.
+    # The last column receives the entries that are not in a list.
     column = torch.where((listed >= 0) & (listed < blocks), listed, blocks)
     found = torch.zeros(*indices.shape[:-1], blocks + 1, dtype=torch.bool, device=indices.device)
     found = found.scatter(-1, column, True)
@@ -63,7 +63,7 @@ def listed_keys(indices, keys: Tokens, block):
 
 
 def sparse_heads(query, key, value, indices, table, lengths, *, scale, block, layouts, sparse):
-    """The core's operands of [.., heads, dim] queries and stored keys, each key block listed or not seen."""
+    """Return the core's operands for [.., heads, dim] queries; unlisted key blocks are hidden."""
     entry, key_layout = layouts
     q = to_heads(query, entry, 0)
     k, v = (sparse_keys(x, key_layout, table) for x in (key, value))
@@ -71,7 +71,7 @@ def sparse_heads(query, key, value, indices, table, lengths, *, scale, block, la
 
 
 def listed_heads(q, k, v, indices, lengths, *, scale, block, layouts, sparse) -> Heads:
-    """The same of operands that are [batch, heads, rows, dim]."""
+    """Return the operands of the core for operands [batch, heads, rows, dim]."""
     entry, key_layout = layouts
     queries, keys = places(entry, key_layout, q.shape[2], k, lengths)
     if entry in PACKED and key_layout not in PACKED:
@@ -85,13 +85,15 @@ def listed_heads(q, k, v, indices, lengths, *, scale, block, layouts, sparse) ->
 
 
 def as_parts(x, heads, layout):
-    """A statistic [B, N, S, 1] as [B, key heads, S, queries of a key head], packed [key heads, T, …]."""
+    """Return a statistic [B, N, S, 1] as [B, key heads, S, queries of a key head], packed [key
+    heads, T, …].
+    """
     made = x.squeeze(3).unflatten(1, (heads, -1)).transpose(2, 3)
     return (made.squeeze(0) if layout in PACKED else made).contiguous()
 
 
 def with_rope(x, rope):
-    """Rotary columns after the others."""
+    """Append the rotary columns."""
     return x if rope is None else torch.cat((x, rope.to(x.dtype)), -1)
 
 
@@ -100,7 +102,7 @@ def sparse_flash_attention(
     query_rope, key_rope, *, scale_value, sparse_block_size=1, layout_query="BSND", layout_kv="BSND",
     sparse_mode=3, pre_tokens=_FURTHEST, next_tokens=_FURTHEST, attention_mode=0, return_softmax_lse=False,
 ):  # fmt: skip
-    """(result, max, sum) of attention to the listed blocks of keys; without a value the key's own columns."""
+    """Return (result, max, sum) of attention to listed key blocks; the value defaults to the key."""
     return sparse_flash_attention_with_sinks(
         query, key, value, sparse_indices, block_table, actual_seq_lengths_query, actual_seq_lengths_kv,
         query_rope, key_rope, None, scale_value=scale_value, sparse_block_size=sparse_block_size,
@@ -114,7 +116,7 @@ def sparse_flash_attention_with_sinks(
     query_rope, key_rope, sinks, *, scale_value, sparse_block_size, layout_query, layout_kv, sparse_mode,
     pre_tokens, next_tokens, return_softmax_lse,
 ):  # fmt: skip
-    """The same with one more logit per head."""
+    """Compute sparse attention with one more logit per head."""
     heads = sparse_heads(
         with_rope(query, query_rope), with_rope(key, key_rope), key if value is None else value,
         sparse_indices, block_table, (actual_seq_lengths_query, actual_seq_lengths_kv), scale=scale_value,
@@ -131,8 +133,8 @@ def sparse_flash_attention_with_sinks(
 
 
 def tiles(stored, scale, rope_width, tile_size, like, kind=None):
-    """(numbers, rotary part) of rows of bytes: quantised columns, the rotary part in the query's dtype, and,
-    where no scale is given, a float32 scale for each tile of columns.
+    """Return (values, rotary part) of rows of bytes: quantized columns, the rotary part in the query's dtype
+    and, if no scale is given, a float32 scale for each tile of columns.
     """
     wide_rope = rope_width * like.dtype.itemsize
     raw = stored.view(torch.uint8)
@@ -152,7 +154,7 @@ def kv_quant_sparse_flash_attention(
     sparse_block_size=1, layout_query="BSND", layout_kv="BSND", sparse_mode=3, pre_tokens=_FURTHEST,
     next_tokens=_FURTHEST, attention_mode=0, quant_scale_repo_mode=1, tile_size=128, rope_head_dim=64,
 ):  # fmt: skip
-    """Sparse attention over a cache that is quantised by tiles; the rotary columns give no value."""
+    """Compute sparse attention over a cache quantized by tiles, without values in rotary columns."""
     return kv_quant_sparse(
         query, key, value, sparse_indices, key_dequant_scale, value_dequant_scale, block_table,
         actual_seq_lengths_query, actual_seq_lengths_kv, scale_value=scale_value,
@@ -168,12 +170,12 @@ def kv_quant_sparse(
     layout_kv, sparse_mode, pre_tokens, next_tokens, quant_scale_repo_mode, tile_size, rope_head_dim,
     kind=None,
 ):  # fmt: skip
-    """The same; `kind` is the type of bytes that only a code tells."""
-    beside = quant_scale_repo_mode == 1
+    """Compute `kv_quant_sparse_flash_attention`; `kind` is the type of bytes that need a type code."""
+    has_tile_scales = quant_scale_repo_mode == 1
     k, v = (
         tiles(
             sparse_keys(x, layout_kv, block_table),
-            None if beside else sparse_keys(scale, layout_kv, block_table),
+            None if has_tile_scales else sparse_keys(scale, layout_kv, block_table),
             rope_head_dim, tile_size, query, kind,
         )
         for x, scale in ((key, key_dequant_scale), (value, value_dequant_scale))
@@ -190,7 +192,7 @@ def kv_quant_sparse(
 
 
 def indexed(q, k, weights, lengths, *, layouts, count, sparse):
-    """(positions of the best keys, their scores) [G, 1, rows, count] by Σ_heads weight · relu(q · k)."""
+    """Return (best key positions, scores) [G, 1, rows, count] by Σ_heads weight · relu(q · k)."""
     entry, key_layout = layouts
     queries, keys = places(entry, key_layout, q.shape[2], k, lengths)
     k = side_by_side(k) if entry in PACKED and key_layout not in PACKED else k
@@ -198,7 +200,7 @@ def indexed(q, k, weights, lengths, *, layouts, count, sparse):
     scores = (each * wide(to_heads(weights.unsqueeze(-1), entry, 0))).sum(1, keepdim=True)
     seen = allowed(queries, keys, sparse)
     scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
-    # As many columns as are asked for, at least.
+    # At least as many columns as requested.
     columns = scores.shape[-1]
     missing = count if type(columns) is not int else max(count - columns, 0)
     values, order = F.pad(scores, (0, missing), value=-torch.inf).sort(dim=-1, descending=True, stable=True)
@@ -213,7 +215,7 @@ def lightning_indexer(
     layout_query="BSND", layout_key="BSND", sparse_count=2048, sparse_mode=3, pre_tokens=_FURTHEST,
     next_tokens=_FURTHEST, return_values=False,
 ):  # fmt: skip
-    """(positions of the best keys of every query, in descending order and filled with -1; their scores)."""
+    """Return (positions of each query's best keys, in descending order, padded with -1; their scores)."""
     found, values = indexed(
         to_heads(query, layout_query, 0), sparse_keys(key, layout_key, block_table), weights,
         (actual_seq_lengths_query, actual_seq_lengths_key), layouts=(layout_query, layout_key),
@@ -228,7 +230,7 @@ def quant_lightning_indexer(
     actual_seq_lengths_key, block_table, *, query_quant_mode, key_quant_mode, layout_query="BSND",
     layout_key="BSND", sparse_count=2048, sparse_mode=3, pre_tokens=_FURTHEST, next_tokens=_FURTHEST,
 ):  # fmt: skip
-    """The same of small numbers with a scale for every token and head."""
+    """Run `lightning_indexer` on small floats with a scale for every token and head."""
     q = wide(to_heads(query, layout_query, 0))
     k = wide(sparse_keys(key, layout_key, block_table))
     found, _ = indexed(
@@ -245,7 +247,7 @@ def _loaded(x, code):
 
 
 def _needs(*names):
-    """Bytes whose type only a code tells."""
+    """Return a predicate: bytes need a type code."""
     return lambda given: any(ir_type(given[name]) in (HIF8, *FP4) for name in names)
 
 

@@ -1,1 +1,1 @@
-"""What the families of the `npu` library share: op specifications, packing and ranks."""
+"""Share op specifications, packing and ranks between the families of the `npu` library."""

@@ -1,8 +1,8 @@
-"""The core of attention on [batch, heads, sequence, dim]: softmax(scale · q @ k.T + shift) @ v, hidden
-positions left out.
+"""Compute the core of attention on [batch, heads, sequence, dim]: softmax(scale · q @ k.T + shift) @ v,
+without hidden positions.
 
-Everything that `scaled_dot_product_attention` can say ends there, so that the device's own fused kernel runs.
-A row whose every position is hidden is 0, its log-sum-exp -inf.
+If `scaled_dot_product_attention` can express a call, it is used, so that the device's own fused kernel runs.
+A row with only hidden positions is 0, and its log-sum-exp -inf.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Heads:
-    """Queries, keys and values as [batch, heads, sequence, dim], and what is done to their scores."""
+    """Queries, keys and values as [batch, heads, sequence, dim], and the modifications of their scores."""
 
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
     shift: torch.Tensor | None
-    # True where a key is seen.
+    # True where a key is visible.
     seen: torch.Tensor | None
     is_causal: bool
     scale: float
 
     @property
     def mask(self) -> torch.Tensor | None:
-        """Shift and hidden positions as one mask of `scaled_dot_product_attention`."""
+        """Return shift and hidden positions as one mask of `scaled_dot_product_attention`."""
         if self.shift is None or self.seen is None:
             return self.shift if self.seen is None else self.seen
         return torch.where(self.seen, self.shift.to(self.query.dtype), -torch.inf)
 
     @property
     def is_grouped(self) -> bool:
-        """Several query heads share one key head."""
+        """Whether several query heads share one key head."""
         return bool(self.query.shape[1] != self.key.shape[1])
 
     @property
     def whole(self) -> Heads:
-        """With a key and value head for every query head, and an additive mask of at least rank 2."""
+        """Repeat key and value heads for every query head, and return an additive mask of at least rank 2."""
         key, value, shift = self.key, self.value, self.mask
         if self.is_grouped:
             repeats = self.query.shape[1] // key.shape[1]
@@ -58,7 +58,7 @@ class Heads:
 
 
 def attend(heads: Heads) -> torch.Tensor:
-    """The result of attention."""
+    """Return the result of attention."""
     return F.scaled_dot_product_attention(
         heads.query, heads.key, heads.value,
         attn_mask=heads.mask, is_causal=heads.is_causal, scale=heads.scale, enable_gqa=heads.is_grouped,
@@ -66,7 +66,7 @@ def attend(heads: Heads) -> torch.Tensor:
 
 
 def attend_with_lse(heads: Heads) -> tuple[torch.Tensor, torch.Tensor]:
-    """The result, and the float32 log-sum-exp of each row of scores as [batch, heads, sequence, 1]."""
+    """Return the result, and the float32 log-sum-exp of each row of scores as [batch, heads, sequence, 1]."""
     if _has_fused_lse(heads):
         full = heads.whole
         q, k, v = map(in_rows, (full.query, full.key, full.value))
@@ -79,39 +79,37 @@ def attend_with_lse(heads: Heads) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _has_fused_lse(heads: Heads) -> bool:
-    """Whether the CPU's kernel serves: it wants one width for all, and divides by the number of rows."""
+    """Return whether the CPU kernel applies: it needs equal widths, and divides by the number of rows."""
     if heads.query.device.type != "cpu" or heads.query.shape[3] != heads.value.shape[3]:
         return False
     return all(size != 0 for x in (heads.query, heads.key) for size in x.shape)
 
 
 def in_rows(x: torch.Tensor) -> torch.Tensor:
-    """With neighbours in the last dim side by side in memory: the CPU's kernels read nothing else, and do not
-    ask.
-    """
+    """Return a tensor with a dense last dim: the kernels of the CPU assume that without a check."""
     return x if statically_known_true(x.stride(-1) == 1) else x.contiguous()
 
 
 def with_sink(out: torch.Tensor, lse: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
-    """The result when one more logit per head, without a value, takes part in the softmax."""
+    """Return the result with one more logit per head, without a value, in the softmax."""
     return (wide(out) * torch.sigmoid(lse - wide(sink).reshape(1, -1, 1, 1))).to(out.dtype)
 
 
-def attend_quantised(heads: Heads, scale: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    """The product of values with probabilities that are stored as probability · scale."""
+def attend_quantized(heads: Heads, scale: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """Multiply the values with probabilities that are stored as probability · scale."""
     full = heads.whole
     stored = store(probabilities(full) * wide(scale), dtypes.to_ge(kind))
     return wide(stored) @ wide(full.value)
 
 
 def probabilities(full: Heads) -> torch.Tensor:
-    """The softmax of scores in float32, 0 in rows that see nothing."""
+    """Return the softmax of the scores in float32, 0 in rows without visible keys."""
     made = scores(full)
     return torch.where(made == -torch.inf, 0.0, torch.softmax(made, 3))
 
 
 def scores(heads: Heads) -> torch.Tensor:
-    """scale * q @ k.T + shift in float32, hidden positions -inf."""
+    """Return scale * q @ k.T + shift in float32, -inf at hidden positions."""
     made = heads.scale * (wide(heads.query) @ wide(heads.key).mT)
     made = made if heads.shift is None else made + heads.shift
     return (
@@ -122,7 +120,7 @@ def scores(heads: Heads) -> torch.Tensor:
 
 
 def causal(rows: Any, columns: Any, offset: Any, device: torch.device) -> torch.Tensor:
-    """True where column <= row + offset."""
+    """Return True where column <= row + offset."""
     return torch.arange(columns, device=device) <= torch.arange(rows, device=device)[:, None] + offset
 
 
@@ -131,12 +129,13 @@ def gradients_of(
     dy: torch.Tensor,
     out: torch.Tensor,
     statistics: tuple[torch.Tensor, torch.Tensor],
-    kept: torch.Tensor | None = None,
+    dropout: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
-    """(dq, dk, dv, dscores) written out; heads that share a key add up. What nobody reads is not computed.
+    """Compute (dq, dk, dv, dscores) explicitly; gradients of heads that share a key are summed. Unused
+    results are not computed.
 
-    `statistics` are the maximum and the sum of the softmax: apart they are exact, however low scores are.
-    `kept` is what dropout has multiplied the probabilities with.
+    `statistics` are the maximum and the sum of the softmax, which are exact for low scores, unlike their
+    combination. `dropout` has the factors of dropout.
     """
     full = heads.whole
     made = scores(full)
@@ -144,7 +143,7 @@ def gradients_of(
     p = torch.where(made == -torch.inf, 0.0, torch.exp(made - top) / total)
     grad = wide(dy)
     dp = grad @ wide(full.value).mT
-    dropped, dp = (p, dp) if kept is None else (p * kept, dp * kept)
+    dropped, dp = (p, dp) if dropout is None else (p * dropout, dp * dropout)
     ds = p * (dp - (grad * wide(out)).sum(3, keepdim=True))
     dq = full.scale * (ds @ wide(full.key))
     dk, dv = full.scale * (ds.mT @ wide(full.query)), dropped.mT @ grad
@@ -156,7 +155,7 @@ def gradients_of(
 def fused_gradients(
     heads: Heads, dy: torch.Tensor, out: torch.Tensor, lse: torch.Tensor
 ) -> list[torch.Tensor]:
-    """(dq, dk, dv) by the CPU's fused kernel."""
+    """Compute (dq, dk, dv) with the fused kernel of the CPU."""
     q, k, v = map(in_rows, (heads.query, heads.key, heads.value))
     mask = heads.whole.shift
     causal_only, scale = heads.is_causal, heads.scale

@@ -1,7 +1,8 @@
-"""Which rank holds which experts, when the experts of a layer are spread over the ranks of a group.
+"""Map experts to ranks, for layers with experts spread over the ranks of a group.
 
-The first ranks may hold shared experts, to which every token goes; several of them may hold the same one, and
-rank r sends to the copy r mod copies. The other ranks hold equal parts of the rest, in order.
+The first ranks may hold shared experts, which receive every token. Several ranks may hold the same shared
+expert; rank r sends to the copy r mod copies. The other ranks hold equal parts of the remaining experts, in
+order.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from torchair.core.errors import BadGroup, UnsupportedOp
 from torchair.ops.npu.common.ranks import all_gather, check_group
 
 
-class Holders(NamedTuple):
-    """The ranks of a group and their experts, as one of the ranks sees them."""
+class ExpertRanks(NamedTuple):
+    """The ranks of a group and their experts, from the view of one rank."""
 
     group: str
     ranks: int
@@ -26,41 +27,41 @@ class Holders(NamedTuple):
 
     @property
     def local(self) -> int:
-        """Experts of a rank that holds no shared one."""
+        """The number of experts of a rank without a shared expert."""
         return self.experts // (self.ranks - self.shared_ranks)
 
     @property
     def copies(self) -> int:
-        """How many ranks hold the same shared expert."""
+        """The number of ranks that hold the same shared expert."""
         return self.shared_ranks // self.shared if self.shared else 1
 
     @property
     def is_shared(self) -> bool:
-        """Does this rank hold a shared expert?"""
+        """Whether this rank holds a shared expert."""
         return self.rank < self.shared_ranks
 
     @property
     def first(self) -> int:
-        """The number of the first expert here; shared ones are counted for themselves."""
+        """The number of the first expert of this rank; shared experts are counted separately."""
         if self.is_shared:
             return self.rank // self.copies
         return (self.rank - self.shared_ranks) * self.local
 
     @property
     def here(self) -> int:
-        """How many experts are here."""
+        """The number of experts of this rank."""
         return 1 if self.is_shared else self.local
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
-        """What all ranks have, one below the other."""
+        """Return the tensors of all ranks, concatenated along the first dim."""
         return all_gather(x, self.group, self.ranks)
 
     def rows(self, tokens: Any, slots: int) -> Any:
-        """How many rows come here at most, from so many tokens of each rank."""
+        """Return the maximum number of rows that this rank receives, for `tokens` tokens per rank."""
         return self._rows(tokens, slots, self.is_shared)
 
     def most_rows(self, tokens: Any, slots: int) -> Any:
-        """The same for the rank that may get most."""
+        """Return the maximum number of rows that any rank receives."""
         made = self._rows(tokens, slots, False)
         return torch.sym_max(made, self._rows(tokens, slots, True)) if self.shared else made
 
@@ -69,16 +70,16 @@ class Holders(NamedTuple):
         return everyone // self.copies if is_shared else everyone * min(self.local, slots)
 
 
-def holders(
+def expert_ranks(
     group: str, ranks: int, rank: int, experts: int, tp_ranks: int, shared: int, shared_ranks: int,
     shard_type: int, elastic_info: Any = None,
-) -> Holders:  # fmt: skip
-    """Who holds what, if that has a definition and the group is such."""
+) -> ExpertRanks:  # fmt: skip
+    """Return the mapping of experts to ranks, or raise if it is not defined."""
     shared = shared if shared_ranks > 0 else 0
     if tp_ranks > 1 or elastic_info is not None or (shared and shard_type != 0):
         raise UnsupportedOp(
-            "rows of experts in two groups at once, in groups that change, or with shared experts elsewhere "
-            "than on the first ranks",
+            "experts in two groups at the same time, in groups that change, or with shared experts on "
+            "other ranks than the first",
             got=f"tp_world_size {tp_ranks}   expert_shard_type {shard_type}",
             near="tp_world_size 0 or 1, no elastic_info, expert_shard_type 0",
         )
@@ -89,7 +90,8 @@ def holders(
         raise BadGroup(
             "these experts cannot be spread over these ranks",
             got=f"{experts} experts and {shared} shared ones   {ranks} ranks, {shared_ranks} for shared ones",
-            next="equal parts for the ranks of each kind, and as many ranks for each copy of a shared expert",
+            next="use equal parts for the ranks of each kind, and equally many ranks per copy of a shared "
+            "expert",
         )
     check_group(group, ranks, rank)
-    return Holders(group, ranks, rank, experts, shared, shared_ranks)
+    return ExpertRanks(group, ranks, rank, experts, shared, shared_ranks)

@@ -1,4 +1,4 @@
-"""Gradients of library ops that have a backward partner in the library."""
+"""Connect ops of the library with their backward ops."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ npu = torch.ops.npu
 
 
 class Gradient(NamedTuple):
-    """`keep(arguments, output)` is what the backward needs, `backward(*kept, *grads)` gives the gradients of
-    the first arguments; the others have none.
+    """The backward of an op. `keep(arguments, output)` returns the values that it needs; `backward(*kept,
+    *grads)` returns the gradients of the first arguments. The other arguments have none.
     """
 
     keep: Callable[[Mapping[str, Any], Any], tuple[Any, ...]]

@@ -1,6 +1,6 @@
-"""Group lists: which group each row of a tensor belongs to.
+"""Interpret group lists, which assign the rows of a tensor to groups.
 
-A list says where groups end (type 0), how long they are (1), or gives pairs of group and length (2).
+A list has the ends of groups (type 0), their lengths (1), or pairs of group and length (2).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ ENDS, COUNTS, PAIRS = 0, 1, 2
 
 
 def group_ends(groups: torch.Tensor, kind: int = ENDS) -> torch.Tensor:
-    """Where each entry of the list ends, in rows."""
+    """Return the row at which each entry of the list ends."""
     if kind == ENDS:
         return groups.to(torch.int64)
     return (groups if kind == COUNTS else groups[:, 1]).to(torch.int64).cumsum(0)
 
 
 def group_ids(groups: torch.Tensor, rows: Any, kind: int = ENDS) -> tuple[torch.Tensor, torch.Tensor]:
-    """(the group of every row, is the row in any group); rows past the last group say the last one."""
+    """Return (the group of every row, whether it is in a group); rows past the end have the last one."""
     ends = group_ends(groups, kind)
     entry = torch.bucketize(torch.arange(rows, device=groups.device), ends, right=True)
     covered = entry < ends.shape[0]
@@ -31,14 +31,14 @@ def group_ids(groups: torch.Tensor, rows: Any, kind: int = ENDS) -> tuple[torch.
 
 
 def row_values(values: Any, ids: torch.Tensor | None) -> torch.Tensor:
-    """Values [groups, n] of every row's own group; one row (or a vector) serves all rows."""
+    """Return the values [groups, n] for each row's group; a single row (or a vector) applies to all rows."""
     if values.ndim < 2 or ids is None:
         return values.reshape(values.shape[-1:]) if values.ndim == 2 and ids is None else values
     return values[ids] if values.shape[0] != 1 else values
 
 
 def local_rows(groups: torch.Tensor, rows: Any, kind: int = ENDS) -> tuple[torch.Tensor, torch.Tensor]:
-    """(the group of every row, the row's number inside its group)."""
+    """Return (the group of every row, the index of the row in its group)."""
     ids, _ = group_ids(groups, rows, kind)
     ends = group_ends(groups, kind)
     starts = torch.cat((ends.new_zeros(1), ends[:-1]))
@@ -46,8 +46,8 @@ def local_rows(groups: torch.Tensor, rows: Any, kind: int = ENDS) -> tuple[torch
 
 
 def block_slots(groups: torch.Tensor, rows: Any, block: int, kind: int) -> torch.Tensor:
-    """The number of every row's block when blocks of rows do not cross groups: group g starts at block
-    start // block + g.
+    """Return the number of the block of every row, if blocks of rows do not cross groups: group g starts at
+    block start // block + g.
     """
     ids, local = local_rows(groups, rows, kind)
     first = (torch.arange(rows, device=groups.device) - local) // block + ids
@@ -65,8 +65,8 @@ def grouped_mx(
     maximum: float = 0.0,
     mode: str = "rint",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Blocks of rows inside each group share a power of two per column: scales [rows // 64 + groups, n, 2]
-    in pairs.
+    """Quantize blocks of rows inside each group with one power of two per column: scales [rows // 64 +
+    groups, n, 2] in pairs.
     """
     rows = y.shape[0]
     ids, local = local_rows(groups, rows, kind)

@@ -1,7 +1,7 @@
-"""Defines the ops of the tables in torch: schema, eager and fake kernels.
+"""Register the ops of the tables in torch: schema, eager and fake kernels.
 
-Nothing of the vendor's is defined where the plug-in `torch_npu` is installed, nor an op that somebody has
-already defined: the real ones win.
+If the plug-in `torch_npu` is installed, its own ops are used. Ops that are already registered are never
+replaced.
 """
 
 from __future__ import annotations
@@ -26,40 +26,42 @@ from torchair.ops.npu.common.packing import packed, read
 from torchair.ops.numerics.self_returning import DIRECT
 
 Fn = Callable[..., Any]
-# Namespaces of this package: the plug-in does not bring their ops.
+# Namespaces of this package: the plug-in does not provide their ops.
 OUR_NAMESPACES = ("air", "torchair")
-# Direct kernels of in-place ops: on real data they write their rows only.
+# Kernels of in-place ops for tensors with data: they write only their rows.
 DEVICES = ("CPU", "CUDA", "PrivateUse1")
 _libraries: dict[str, torch.library.Library] = {}
 
 
 @functools.cache
 def schemas() -> dict[str, str]:
-    """`npu.npu_rms_norm.default` -> its schema, for every op of the library."""
+    """Return the schema of every op of the library, by name such as `npu.npu_rms_norm.default`."""
     return json.loads((Path(__file__).parent / "schemas.json").read_text(encoding="utf-8"))
 
 
 @functools.cache
 def schema_of(op: str) -> Any:
-    """The parsed schema of an op, by its full name."""
+    """Return the parsed schema of an op, by its full name."""
     return parse_schema(schemas()[full_name(op)])
 
 
 def full_name(op: str) -> str:
-    """`npu_rms_norm` -> `npu.npu_rms_norm.default`; other namespaces and overloads are spelled out."""
+    """Return `npu.npu_rms_norm.default` for `npu_rms_norm`; other namespaces and overloads must be
+    explicit.
+    """
     namespace, _, rest = op.rpartition("::")
     name, _, overload = rest.partition(".")
     return f"{namespace or 'npu'}.{name}.{overload or 'default'}"
 
 
 def overload(op: str) -> Any:
-    """The operator of torch, whoever has defined it."""
+    """Return the registered operator of torch."""
     namespace, name, variant = full_name(op).split(".")
     return getattr(getattr(getattr(torch.ops, namespace), name), variant)
 
 
 def function(op: str, doc: str) -> Fn:
-    """The op as a function with the signature of its schema, and a docstring."""
+    """Return a function that calls the op, with the signature of its schema and a docstring."""
     namespace, name, _ = full_name(op).split(".")
     packet = getattr(getattr(torch.ops, namespace), name)
 
@@ -80,7 +82,7 @@ def _parameter(argument: Any) -> inspect.Parameter:
 
 
 def by_op(rows: Sequence[NpuOp]) -> dict[str, tuple[NpuOp, ...]]:
-    """The rows of each torch op, in order."""
+    """Return the rows of each torch op, in order."""
     found: dict[str, tuple[NpuOp, ...]] = {}
     for row in rows:
         unread = {argument.name for argument in schema_of(row.op).arguments} - row.reads()
@@ -90,20 +92,20 @@ def by_op(rows: Sequence[NpuOp]) -> dict[str, tuple[NpuOp, ...]]:
 
 
 def define_rows(rows: Sequence[NpuOp]) -> None:
-    """Define the ops that are calls of one IR op."""
+    """Register ops that are calls of one IR op."""
     for op, served in by_op(rows).items():
         if not any(row.writes for row in served):
             define(op, _from_rows(op, served))
 
 
 def define_plain(functions: Mapping[str, Fn]) -> None:
-    """Define ops by functions of their own arguments."""
+    """Register ops by functions of their own arguments."""
     for op, fn in functions.items():
         define(op, fn)
 
 
 def define_composite(functions: Mapping[str, Fn]) -> None:
-    """Define ops that are traced as the ATen calls they make."""
+    """Register ops that are traced as the ATen calls they make."""
     for op, fn in functions.items():
         library = _declare(op)
         if library is not None:
@@ -111,7 +113,7 @@ def define_composite(functions: Mapping[str, Fn]) -> None:
 
 
 def define_in_place(rows: Sequence[InPlaceOp]) -> None:
-    """Define ops that write into arguments."""
+    """Register ops that write into arguments."""
     for row in rows:
         library = _declare(row.op)
         if library is not None:
@@ -123,7 +125,7 @@ def define_in_place(rows: Sequence[InPlaceOp]) -> None:
 
 
 def define(op: str, fn: Fn) -> None:
-    """One op: its definition runs on data and, on fake tensors, says what it returns."""
+    """Register an op with its definition, which runs on data and on fake tensors."""
     library = _declare(op)
     if library is None:
         return
@@ -133,7 +135,7 @@ def define(op: str, fn: Fn) -> None:
 
 
 def define_gradients(gradients: Mapping[str, Gradient]) -> None:
-    """Tell autograd which op is the backward of which, where the op is ours."""
+    """Register the backward of each op with autograd, if torchair defines the op."""
     for op, gradient in gradients.items():
         library = _libraries.get(full_name(op).split(".")[0])
         if library is not None:
@@ -141,7 +143,7 @@ def define_gradients(gradients: Mapping[str, Gradient]) -> None:
 
 
 def keep_calls(ops: Sequence[str]) -> None:
-    """Ops that act stay in graphs though nobody reads a result, whoever has defined them."""
+    """Keep ops with side effects in graphs if their results are unused, whoever registered them."""
     for op in ops:
         namespace, name, variant = full_name(op).split(".")
         found = getattr(getattr(getattr(torch.ops, namespace), name, None), variant, None)
@@ -154,18 +156,18 @@ def _differentiate(op: str, gradient: Gradient, library: torch.library.Library) 
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: Any = None) -> None:
         given = bind(schema, inputs, keyword_only_inputs or {})
-        kept = gradient.keep(given, output)
-        ctx.save_for_backward(*(part for part in kept if isinstance(part, torch.Tensor)))
-        ctx.kept = [None if isinstance(part, torch.Tensor) else part for part in kept]
-        ctx.is_tensor = [isinstance(part, torch.Tensor) for part in kept]
+        saved = gradient.keep(given, output)
+        ctx.save_for_backward(*(part for part in saved if isinstance(part, torch.Tensor)))
+        ctx.saved = [None if isinstance(part, torch.Tensor) else part for part in saved]
+        ctx.is_tensor = [isinstance(part, torch.Tensor) for part in saved]
 
     def backward(ctx: Any, *grads: Any) -> Any:
         tensors = iter(ctx.saved_tensors)
-        kept = [
+        saved = [
             next(tensors) if is_tensor else part
-            for part, is_tensor in zip(ctx.kept, ctx.is_tensor, strict=True)
+            for part, is_tensor in zip(ctx.saved, ctx.is_tensor, strict=True)
         ]
-        made = gradient.backward(*kept, *grads)
+        made = gradient.backward(*saved, *grads)
         rest = sum(not argument.kwarg_only for argument in schema.arguments) - len(made)
         return (*made, *(None,) * rest)
 
@@ -173,7 +175,7 @@ def _differentiate(op: str, gradient: Gradient, library: torch.library.Library) 
 
 
 def _declare(op: str) -> torch.library.Library | None:
-    """The library to fill, with the op's schema in it; None when the op is not ours to define."""
+    """Return the library with the schema of the op, or None if the op is registered elsewhere."""
     namespace, name, variant = full_name(op).split(".")
     if _is_brought() and namespace not in OUR_NAMESPACES:
         return None
@@ -186,12 +188,12 @@ def _declare(op: str) -> torch.library.Library | None:
 
 @functools.cache
 def _is_brought() -> bool:
-    """Does the vendor's plug-in bring its own?"""
+    """Return whether the vendor's plug-in registers its own ops."""
     return real_plugin() is not None
 
 
 class _Nothing:
-    """Stands for an op that nobody has defined."""
+    """Placeholder for an op that is not registered."""
 
     @staticmethod
     def overloads() -> tuple[str, ...]:
@@ -208,7 +210,7 @@ def _suffix(op: str) -> str:
 
 
 def _with_own_results(fn: Fn) -> Fn:
-    """An op that writes nothing returns memory of its own: a definition may return a view of an argument."""
+    """Copy results that are views of arguments, because an op without writes must return its own memory."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         made, form = tree_flatten(fn(*args, **kwargs))
@@ -238,7 +240,7 @@ def _from_rows(op: str, rows: Sequence[NpuOp]) -> Fn:
 
 
 def _packed(row: NpuOp, made: Any, known: Mapping[str, Any]) -> Any:
-    """The results with values of four bits packed as torch has them."""
+    """Return the results, with 4-bit values packed as in torch."""
     if not row.makes:
         return made
     kinds = {i: known.get(of) if isinstance(of, str) else of(known) for i, of in row.makes.items()}

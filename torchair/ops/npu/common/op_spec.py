@@ -1,9 +1,9 @@
-"""The specification of an op of the `npu` library: one row serves the eager op, its converter and its kernel.
+"""Specify an op of the `npu` library: one row defines the eager op, its converter and its kernel.
 
-A definition is a readable function of torch tensors in the terms of its IR op. Positional parameters are the
-op's inputs in order; those that are numbers are annotated (`core/kernel_params.py`). Keyword-only parameters
-are the attributes it reads, with the defaults of the IR. A row maps the arguments of a torch op to these. An
-op without an IR op is a plain function of torch's arguments.
+A definition is a function of torch tensors, in terms of its IR op. Positional parameters are the inputs of
+the op in order; those that are numbers are annotated (`core/kernel_params.py`). Keyword-only parameters are
+the attributes it reads, with the defaults of the IR. A row maps the arguments of a torch op to these. An op
+without an IR op is a plain function of torch's arguments.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Fn = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Computed:
-    """An input or attribute computed from torch arguments. The function sees Python values and whether a
-    tensor is there, never data: it also runs while a graph is built.
+    """An input or attribute computed from torch arguments. The function receives Python values and whether a
+    tensor is present, never data: it also runs while a graph is built.
     """
 
     fn: Fn
@@ -36,20 +36,20 @@ class Computed:
 
 
 def made(fn: Fn, *names: str) -> Computed:
-    """`fn` of these torch arguments."""
+    """Compute a value with `fn` from these torch arguments."""
     return Computed(fn, names)
 
 
 def fixed(value: Any) -> Computed:
-    """The same value always."""
+    """Return a constant value."""
     return Computed(lambda: value, ())
 
 
 class Held(NamedTuple):
-    """What the storage of an argument stands for: values of an IR type that torch lacks.
+    """Meaning of the storage of an argument: values of an IR type that torch lacks.
 
-    `turned`: they are packed along the dim before the last; `flag` is the attribute by which the IR op then
-    takes the tensor with these two dims swapped.
+    If `turned` is set, the values are packed along the second last dim; `flag` is the attribute with which
+    the IR op reads the tensor with these two dims swapped.
     """
 
     kind: int
@@ -61,17 +61,17 @@ class Held(NamedTuple):
 class NpuOp:
     """One torch op as a call of one IR op.
 
-    `args`: IR name -> the torch argument of another name, or a `Made`; equal names need no entry.
-    `outputs`: which outputs of the IR op torch returns, in torch's order (None: all of them as they are).
+    `args`: IR name -> the torch argument, if its name differs, or a `Computed`; equal names need no entry.
+    `outputs`: the outputs of the IR op that torch returns, in torch's order (None: all of them, unchanged).
     `copies`: torch arguments that the IR op overwrites and torch does not: they are copied first.
     `writes`: torch argument -> the output that is its new content, for ops that write in place.
     `ignored`: torch arguments without an effect on the result (hints for one kind of chip).
-    `extra`: numbers that torch returns behind the outputs.
-    `count`: how many tensors a list output has. `when`: the row serves these arguments only.
-    `holds`: IR input -> what the torch argument stands for (a `Held`, or None) where torch packs values.
-    `makes`: output of the IR op -> its type, if that may be one that torch lacks: the name of the attribute
-    or input that tells, or a `Made` of them. `word`: what torch packs int4 results in.
-    An empty `ir` says that no IR op can express these arguments: the call is carried through as it is.
+    `extra`: numbers that torch returns after the outputs.
+    `count`: the number of tensors in a list output. `when`: the row applies only to these arguments.
+    `holds`: IR input -> the meaning of the torch argument (a `Held`, or None) if torch packs values.
+    `makes`: output of the IR op -> its type, if torch may lack it: the name of the attribute or input that
+    defines it, or a `Computed` of them. `word`: the dtype in which torch packs int4 results.
+    An empty `ir` means that no IR op can express these arguments: the call runs as an eager op.
     `shared`: another family of the engine owns the kernel of this IR op.
     """
 
@@ -92,18 +92,16 @@ class NpuOp:
     shared: bool = False
 
     def serves(self, given: Arguments) -> bool:
-        """Is this the row for these arguments?"""
+        """Return whether this row applies to these arguments."""
         return self.when is None or self.when(given)
 
     def held(self, given: Arguments) -> dict[str, Held]:
-        """What packed arguments stand for, by the names of the IR inputs."""
+        """Return the meaning of packed arguments, by the names of the IR inputs."""
         found = {name: holds(given) for name, holds in self.holds.items()}
         return {name: held for name, held in found.items() if held is not None}
 
     def inputs(self, given: Arguments, read: Fn) -> list[Any]:
-        """The inputs of the IR op in order; what torch has no argument for is None. `read(value, held)` is
-        the border for packed ones.
-        """
+        """Return the inputs of the IR op in order, or None; `read(value, held)` unpacks packed ones."""
         held = self.held(given)
         found = {name: self._value(name, given) for name in parameters(self.fn)[0]}
         for name, how in held.items():
@@ -112,19 +110,19 @@ class NpuOp:
         return list(found.values())
 
     def types(self, given: Arguments) -> dict[str, int]:
-        """The IR types of packed arguments, by the names of the slots."""
+        """Return the IR types of packed arguments, by the names of the slots."""
         return {
             f"{name}0" if isinstance(self._value(name, given), list) else name: how.kind
             for name, how in self.held(given).items()
         }
 
     def attributes(self, given: Arguments) -> dict[str, Any]:
-        """The attributes that are not left to their defaults."""
+        """Return the attributes that do not have their defaults."""
         found = {name: self._value(name, given) for name in parameters(self.fn)[1]}
         return {name: value for name, value in found.items() if value is not None}
 
     def results(self, outputs: Any) -> Any:
-        """What torch returns, from what the IR op returns."""
+        """Convert the results of the IR op to those of the torch op."""
         if self.outputs is None:
             return outputs
         listed = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -132,7 +130,7 @@ class NpuOp:
         return picked[0] if len(picked) == 1 else picked or None
 
     def reads(self) -> set[str]:
-        """The torch arguments that this row uses or declares without effect."""
+        """Return the torch arguments that this row uses or declares as ignored."""
         names = {name for kind in parameters(self.fn) for name in kind}
         sources = [*(self.args.get(name, name) for name in names), *self.holds.values()]
         used = {
@@ -149,12 +147,11 @@ class NpuOp:
 
 @dataclass(frozen=True)
 class InPlaceOp:
-    """A torch op that writes into arguments: its functional twin, then copies of the results.
+    """A torch op that writes into arguments: its functional variant, followed by copies of the results.
 
-    `writes`: argument -> result of the twin. `returns`: names of arguments, or numbers of results.
-    Traced, it is exactly these two steps, so compilers see functional graphs; the schema of some of these ops
-    does not even say that they write. `direct`, if there is one, does it to tensors that hold data without
-    copies.
+    `writes`: argument -> result of the variant. `returns`: names of arguments, or indices of results. Traced,
+    it is exactly these two steps, so compilers see functional graphs; the schemas of some of these ops do not
+    even declare the writes. `direct`, if present, writes into tensors with data without copies.
     """
 
     op: str
@@ -165,12 +162,12 @@ class InPlaceOp:
 
 
 TYPES = "types"
-"""The parameter of a definition that asks for the IR types of its inputs: no attribute."""
+"""Parameter of a definition that receives the IR types of its inputs; it is not an attribute."""
 
 
 @functools.cache
 def parameters(fn: Fn) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of a definition's inputs and attributes."""
+    """Return the names of the inputs and attributes of a definition."""
     listed = [p for p in inspect.signature(fn).parameters.values() if p.name != TYPES]
     inputs = tuple(p.name for p in listed if p.kind is not p.KEYWORD_ONLY)
     return inputs, tuple(p.name for p in listed if p.kind is p.KEYWORD_ONLY)
@@ -178,20 +175,20 @@ def parameters(fn: Fn) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @functools.cache
 def defaults(fn: Fn) -> dict[str, Any]:
-    """The defaults of a definition's attributes."""
+    """Return the defaults of the attributes of a definition."""
     listed = inspect.signature(fn).parameters.values()
     return {p.name: p.default for p in listed if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
 
 
 def choose(rows: Sequence[NpuOp], given: Arguments) -> NpuOp:
-    """The first row that serves the arguments."""
+    """Return the first row that applies to the arguments."""
     found = next((row for row in rows if row.serves(given)), None)
-    assert found is not None, f"the last row of {rows[0].op} serves everything"
+    assert found is not None, f"the last row of {rows[0].op} applies to all arguments"
     return found
 
 
 def bind(schema: Any, args: Sequence[Any], kwargs: Arguments) -> dict[str, Any]:
-    """All arguments of a call by name, defaults included."""
+    """Return all arguments of a call by name, including defaults."""
     given = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
     given.update((a.name, value) for a, value in zip(schema.arguments, args, strict=False))
     given.update(kwargs)
@@ -199,10 +196,10 @@ def bind(schema: Any, args: Sequence[Any], kwargs: Arguments) -> dict[str, Any]:
 
 
 def shape_of(x: Any) -> tuple[Any, ...]:
-    """The sizes of a tensor, or of an edge of the IR."""
+    """Return the sizes of a tensor, or of an edge of the IR."""
     return tuple(x.shape) if isinstance(x, torch.Tensor) else x.symsize
 
 
 def dtype_of(x: Any) -> torch.dtype:
-    """The torch dtype of a tensor, or of an edge of the IR."""
+    """Return the torch dtype of a tensor, or of an edge of the IR."""
     return x.dtype if isinstance(x, torch.Tensor) else dtypes.to_torch(x.dtype)

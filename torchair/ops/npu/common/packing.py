@@ -1,7 +1,7 @@
-"""Where torch's packed tensors become tensors of the IR, which have one element per value, and back.
+"""Convert torch's packed tensors to tensors of the IR, which have one element per value, and back.
 
-A row says with `operand`, `weight` and `scale_of` what the storage of an argument stands for. Eager ops read
-and return packed tensors with `read` and `packed`; in a graph the same border is a `Bitcast`.
+Rows define the meaning of the storage of arguments with `operand`, `weight` and `scale_of`. Eager ops unpack
+and pack tensors with `read` and `packed`; graphs use a `Bitcast` instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CODED = (*dtypes.SMALL, HIF8, E8M0)
 
 
 def kind_of(x: Any, code: Any = None, of_bytes: int | None = None) -> int | None:
-    """int32 words hold int4, bytes what their code says, or else `of_bytes`; None: what their dtype says."""
+    """Return the type of packed data (int4 in int32, bytes by code or `of_bytes`), or None."""
     if x is None or dtype_of(x) not in (torch.int32, torch.uint8):
         return None
     if dtype_of(x) == torch.int32:
@@ -27,7 +27,7 @@ def kind_of(x: Any, code: Any = None, of_bytes: int | None = None) -> int | None
 
 
 def operand(x: str, code: str | None = None, of_bytes: int | None = None) -> Computed:
-    """An argument that may be packed along its last dim."""
+    """Define an argument that may be packed along its last dim."""
 
     def held(x: Any, code: Any = None) -> Held | None:
         kind = kind_of(_first(x), code, of_bytes)
@@ -37,15 +37,15 @@ def operand(x: str, code: str | None = None, of_bytes: int | None = None) -> Com
 
 
 def scale_of(x: str) -> Computed:
-    """A scale: bytes are powers of two."""
+    """Define a scale argument: bytes are powers of two."""
     return operand(x, of_bytes=E8M0)
 
 
 def weight(
-    name: str, beside: str, codes: tuple[str, ...] = (), *, of_bytes: int | None = None, flag: str = ""
+    name: str, other: str, codes: tuple[str, ...] = (), *, of_bytes: int | None = None, flag: str = ""
 ) -> Computed:
-    """The right operand [.., K, N] of a product. One that is a transposed view is packed along K; `flag` is
-    the attribute by which the IR op takes it transposed.
+    """Define the right operand [.., K, N] of a product. A transposed view is packed along K; `flag` is the
+    attribute with which the IR op reads it transposed.
     """
 
     def held(weight: Any, x: Any, code: Any = None, x_code: Any = None) -> Held | None:
@@ -56,26 +56,26 @@ def weight(
         inner = shape_of(x)[-1] * per_word(x, kind_of(x, x_code, of_bytes))
         return Held(kind, shape_of(weight)[-2] != inner, flag)
 
-    return made(held, name, beside, *codes)
+    return made(held, name, other, *codes)
 
 
 def per_word(x: Any, kind: int | None) -> int:
-    """How many values one element of torch's tensor has."""
+    """Return the number of values in one element of torch's tensor."""
     return 2 * dtype_of(x).itemsize if kind in dtypes.SMALL else 1
 
 
 def read(x: torch.Tensor, held: Held) -> torch.Tensor:
-    """One element per value."""
+    """Unpack a tensor to one element per value."""
     if held.kind not in dtypes.SMALL:
         return x
     return unpack(x.mT, held.kind).mT if held.turned else unpack(x, held.kind)
 
 
 def packed(x: torch.Tensor, kind: int | None, word: torch.dtype) -> torch.Tensor:
-    """As torch has them: fp4 in bytes, int4 in `word`s."""
+    """Pack values as in torch: fp4 in bytes, int4 in elements of dtype `word`."""
     return x if kind not in dtypes.SMALL else pack(x, kind, word if kind == INT4 else torch.uint8)
 
 
 def _first(x: Any) -> Any:
-    """All tensors of a list are packed alike."""
+    """Return the first tensor of a list; all of them are packed in the same way."""
     return (x[0] if x else None) if isinstance(x, list | tuple) else x

@@ -1,7 +1,7 @@
-"""What passes between the processes of a group: the four steps that ops which communicate are made of.
+"""Communicate between the processes of a group: the four steps of which communicating ops are composed.
 
-A group is known by the name that torch's functional collectives know it by. With one rank every step is the
-local part, and no process group is asked for. On fake tensors and in traces the steps are those collectives.
+A group is identified by its name in torch's functional collectives. With one rank every step is the local
+part, without a process group. On fake tensors and in traces the steps are those collectives.
 """
 
 from __future__ import annotations
@@ -21,29 +21,31 @@ _START = (
 
 
 def has_groups() -> bool:
-    """Is there any process group?"""
+    """Return whether there is a process group."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def size_of(group: str) -> int:
-    """How many processes a group has; one where there are no groups at all."""
+    """Return the number of processes of a group; one if there are no groups."""
     return _found(group).size() if has_groups() else 1
 
 
 def check_group(group: str, ranks: int, rank: int | None = None) -> None:
-    """The group has as many processes as the op was told, and this is the one it was told."""
+    """Raise if the group does not have `ranks` processes, or this process is not `rank`."""
     if ranks == 1:
         return
     if not has_groups():
-        raise BadGroup(f"{ranks} ranks, and no process group", got=f"group {group!r}", next=_START)
+        raise BadGroup(
+            f"an op needs {ranks} ranks, but there is no process group", got=f"group {group!r}", next=_START
+        )
     found = _found(group)
     if found.size() != ranks or (rank is not None and found.rank() != rank):
-        told = "" if rank is None else f"   rank {rank}"
+        rank_text = "" if rank is None else f"   rank {rank}"
         raise BadGroup(
-            f"the ranks of group {group!r} are not those that the op was given",
-            got=f"world size {ranks}{told}",
+            f"the ranks of group {group!r} differ from those that the op got",
+            got=f"world size {ranks}{rank_text}",
             near=f"the group has {found.size()} ranks, and this is rank {found.rank()}",
-            next="give the size of the group and this process's rank in it",
+            next="pass the size of the group and the rank of this process in it",
         )
 
 
@@ -51,27 +53,27 @@ def _found(group: str) -> Any:
     try:
         return process_group(group)
     except (RuntimeError, ValueError) as error:
-        raise BadGroup(f"no process group is called {group!r}", got=str(error), next=_START) from error
+        raise BadGroup(f"there is no process group named {group!r}", got=str(error), next=_START) from error
 
 
 def check_sum(reduce_op: str) -> None:
-    """Sums are what these ops are defined for."""
+    """Raise if the reduction is not a sum, the only one that these ops define."""
     if reduce_op != "sum":
         raise UnsupportedOp(f"reduce_op {reduce_op!r} of an op that computes and communicates", near="'sum'")
 
 
 def check_parts(x: torch.Tensor, dim: int, ranks: int) -> None:
-    """A dim is cut into one part per rank."""
+    """Raise if a dim cannot be split into one equal part per rank."""
     if x.shape[dim] % ranks:
         raise BadGroup(
-            f"dim {dim} is cut into one equal part per rank",
+            f"cannot split dim {dim} into one equal part per rank",
             got=f"shape {list(x.shape)}   ranks {ranks}",
-            next=f"fill it up to a multiple of {ranks}",
+            next=f"pad it to a multiple of {ranks}",
         )
 
 
 def all_gather(x: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
-    """The tensors of all ranks, one below the other."""
+    """Return the tensors of all ranks, concatenated along the first dim."""
     if ranks == 1:
         return x
     check_group(group, ranks)
@@ -79,7 +81,7 @@ def all_gather(x: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
 
 
 def all_reduce(x: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
-    """The sum over all ranks."""
+    """Return the sum over all ranks."""
     if ranks == 1:
         return x
     check_group(group, ranks)
@@ -87,7 +89,7 @@ def all_reduce(x: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
 
 
 def reduce_scatter(x: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
-    """This rank's part, along the first dim, of the sum over all ranks."""
+    """Return this rank's part, along the first dim, of the sum over all ranks."""
     if ranks == 1:
         return x
     check_group(group, ranks)
@@ -102,8 +104,8 @@ def all_to_all(
     received: Sequence[int] | None = None,
     sent: Sequence[int] | None = None,
 ) -> torch.Tensor:
-    """Part r of the first dim goes to rank r; what comes stands in the order of ranks. Parts are equal, or
-    have as many rows as `received` and `sent` say.
+    """Send part r of the first dim to rank r; the received parts are in rank order. Parts are equal, or have
+    the row counts in `sent` and `received`.
     """
     if ranks == 1:
         return x

@@ -1,7 +1,7 @@
-"""Layouts of attention: tensors as [batch, heads, sequence, dim], and where their rows stand.
+"""Convert the layouts of attention to [batch, heads, sequence, dim], and compute the positions of rows.
 
-A layout of packed sequences (TND, NTD) is one batch entry whose rows know their sequence; what a row of
-queries may see then follows from sequences and positions, never from a shape that depends on data.
+A layout of packed sequences (TND, NTD) is one batch entry with a sequence number for each row. The visibility
+of keys then follows from sequences and positions, never from a shape that depends on data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from torchair.core.errors import BadAttribute
 
-# "No limit" of pre_tokens and next_tokens.
+# Value of "no limit" of pre_tokens and next_tokens.
 FAR = 2147483647
 # Rank of queries in each layout.
 RANKS = {"BSH": 3, "BSND": 4, "BNSD": 4, "TND": 3, "NTD": 3, "NSD": 3, "SBH": 3}
@@ -25,15 +25,15 @@ PAIRS = (
 
 
 def entry_and_leaving(layout: str, query: torch.Tensor, heads: int) -> tuple[str, str]:
-    """The layouts of queries and of the result, after a check of the layout's name, rank and heads."""
+    """Check name, rank and heads of a layout; returns the layouts of queries and of the result."""
     entry, _, leaving = layout.partition("_")
     known = entry in RANKS if not leaving else layout in PAIRS
     if not known:
         names = ", ".join([*RANKS, *PAIRS])
-        raise BadAttribute(f"attention has no layout {layout!r}", near=names)
+        raise BadAttribute(f"attention does not support the layout {layout!r}", near=names)
     if query.ndim != RANKS[entry]:
         raise BadAttribute(
-            f"a query in the layout {layout} has {RANKS[entry]} dims", got=f"query {list(query.shape)}"
+            f"a query in the layout {layout} must have {RANKS[entry]} dims", got=f"query {list(query.shape)}"
         )
     if heads <= 0:
         raise BadAttribute("attention needs at least one head", got=f"num_heads {heads}")
@@ -41,7 +41,7 @@ def entry_and_leaving(layout: str, query: torch.Tensor, heads: int) -> tuple[str
 
 
 def to_heads(x: torch.Tensor, layout: str, heads: int) -> torch.Tensor:
-    """A tensor of a layout as [batch, heads, sequence, dim]."""
+    """Convert a tensor of a layout to [batch, heads, sequence, dim]."""
     if layout == "BNSD":
         return x
     if layout == "BSND":
@@ -54,7 +54,7 @@ def to_heads(x: torch.Tensor, layout: str, heads: int) -> torch.Tensor:
 
 
 def from_heads(x: torch.Tensor, layout: str) -> torch.Tensor:
-    """[batch, heads, sequence, dim] as a layout."""
+    """Convert [batch, heads, sequence, dim] to a layout."""
     if layout == "BNSD":
         return x
     if layout == "NBSD":
@@ -67,7 +67,7 @@ def from_heads(x: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 def numbers(values: Any, device: torch.device) -> torch.Tensor | None:
-    """Lengths that are Python numbers (or symbols) or a tensor as an int64 tensor; none at all as None."""
+    """Return lengths (Python numbers, symbols or a tensor) as an int64 tensor; None stays None."""
     if isinstance(values, torch.Tensor):
         return values.to(torch.int64).reshape(-1)
     if not values:
@@ -78,8 +78,8 @@ def numbers(values: Any, device: torch.device) -> torch.Tensor | None:
 
 
 def _is_captured(device: torch.device) -> bool:
-    """Is a graph of this device being captured? Then nothing is copied from the host, and numbers are
-    arguments of kernels.
+    """Return whether a graph of this device is being captured. Nothing is copied from the host then, and
+    numbers are arguments of kernels.
     """
     module: Any = getattr(torch, device.type, None)
     is_there = hasattr(module, "is_current_stream_capturing") and module.is_available()
@@ -90,7 +90,7 @@ def _is_captured(device: torch.device) -> bool:
 
 
 def from_pages(cache: torch.Tensor, table: torch.Tensor, heads: int) -> torch.Tensor:
-    """The keys of each sequence [B, N, pages · rows, D].
+    """Return the keys of each sequence [B, N, pages · rows, D].
 
     Pages are [rows, heads · dim], [heads, rows, dim], or [heads, pieces, rows, width] with the columns cut
     into pieces.
@@ -101,23 +101,23 @@ def from_pages(cache: torch.Tensor, table: torch.Tensor, heads: int) -> torch.Te
     if cache.ndim == 4:
         return cache[table].transpose(1, 2).flatten(2, 3)
     if cache.ndim != 5:
-        raise BadAttribute("pages of keys and values have 3, 4 or 5 dims", got=f"{list(cache.shape)}")
+        raise BadAttribute("pages of keys and values must have 3, 4 or 5 dims", got=f"{list(cache.shape)}")
     # [B, pages, N, pieces, rows, width] -> [B, N, pages, rows, pieces, width]
     return cache[table].permute(0, 2, 1, 4, 3, 5).flatten(4).flatten(2, 3)
 
 
 def side_by_side(x: torch.Tensor) -> torch.Tensor:
-    """[B, N, S, D] as one entry [1, N, B · S, D]."""
+    """Reshape [B, N, S, D] to one batch entry [1, N, B · S, D]."""
     return x.transpose(0, 1).flatten(1, 2).unsqueeze(0)
 
 
-# Where rows stand
+# Positions of rows
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Rows of queries or keys, [batch or 1, rows] each: the position in their sequence, the length of that
-    sequence (or one number), its number where sequences are packed, and whether the row holds a token.
+    """Rows of queries or keys, [batch or 1, rows] each: position in the sequence, length of the sequence (or
+    one number), sequence number if sequences are packed, and whether the row holds a token.
     """
 
     position: torch.Tensor
@@ -127,17 +127,19 @@ class Tokens:
 
     @property
     def is_plain(self) -> bool:
-        """Every row is a token of its batch entry's sequence."""
+        """Whether every row is a token of its batch entry's sequence."""
         return self.sequence is None and self.valid is None
 
 
 def plain(rows: Any, device: torch.device) -> Tokens:
-    """Whole sequences."""
+    """Return the positions of complete sequences."""
     return Tokens(torch.arange(rows, device=device).unsqueeze(0), rows)
 
 
 def counted(rows: Any, lengths: torch.Tensor, padding: torch.Tensor | None = None) -> Tokens:
-    """Sequences of these lengths: from the first row on, or ending `padding` rows before the last one."""
+    """Return the positions of sequences with lengths, from the first row on or ending `padding` rows before
+    the last.
+    """
     length = lengths.unsqueeze(1)
     position = torch.arange(rows, device=lengths.device).unsqueeze(0)
     if padding is not None:
@@ -147,7 +149,7 @@ def counted(rows: Any, lengths: torch.Tensor, padding: torch.Tensor | None = Non
 
 
 def packed(rows: Any, ends: torch.Tensor) -> Tokens:
-    """Sequences one after the other that end here."""
+    """Return the positions of consecutive sequences with these ends."""
     row = torch.arange(rows, device=ends.device)
     sequence = torch.bucketize(row, ends, right=True)
     valid = sequence < ends.shape[0]
@@ -158,7 +160,7 @@ def packed(rows: Any, ends: torch.Tensor) -> Tokens:
 
 
 def counted_side_by_side(batch: Any, rows: Any, lengths: torch.Tensor | None, device: torch.device) -> Tokens:
-    """Padded sequences [B, rows] laid side by side."""
+    """Return the positions of padded sequences [B, rows] after concatenation."""
     position = torch.arange(rows, device=device).expand(batch, rows)
     sequence = torch.arange(batch, device=device).unsqueeze(1).expand(batch, rows)
     length = torch.full_like(position, rows) if lengths is None else lengths.unsqueeze(1).expand(batch, rows)
@@ -166,8 +168,8 @@ def counted_side_by_side(batch: Any, rows: Any, lengths: torch.Tensor | None, de
     return Tokens(*(x.reshape(1, -1) for x in parts))
 
 
-def behind(prefix: Tokens, own: Tokens, batch: Any) -> Tokens:
-    """Rows of a prefix that all sequences share, then the rows of each sequence."""
+def after_prefix(prefix: Tokens, own: Tokens, batch: Any) -> Tokens:
+    """Return the positions of a prefix that all sequences share, followed by the rows of each sequence."""
     ends = prefix.length.reshape(1, 1) if isinstance(prefix.length, torch.Tensor) else prefix.length
     first, rest = prefix.position, own.position + ends
     position = torch.cat((first.expand(batch, -1), rest.expand(batch, -1)), 1)
@@ -179,23 +181,23 @@ def behind(prefix: Tokens, own: Tokens, batch: Any) -> Tokens:
 
 
 def as_row(x: Any) -> Any:
-    """[G, R] as [G, 1, R, 1]; a number as it is."""
+    """Reshape [G, R] to [G, 1, R, 1]; return a number unchanged."""
     return x[:, None, :, None] if isinstance(x, torch.Tensor) else x
 
 
 def as_column(x: Any) -> Any:
-    """[G, R] as [G, 1, 1, R]; a number as it is."""
+    """Reshape [G, R] to [G, 1, 1, R]; return a number unchanged."""
     return x[:, None, None, :] if isinstance(x, torch.Tensor) else x
 
 
 def both(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
-    """Positions that both conditions see."""
+    """Return the positions that are visible in both conditions."""
     return a if b is None else b if a is None else a & b
 
 
 def band(queries: Tokens, keys: Tokens, from_end: bool, before: int, after: int) -> torch.Tensor | None:
-    """True where -before <= key - query <= after, counted from the starts or from the ends of sequences;
-    None when that is everywhere.
+    """Return True where -before <= key - query <= after, counted from the starts or from the ends of
+    sequences; None if that is true everywhere.
     """
     if before >= FAR and after >= FAR:
         return None
@@ -207,7 +209,7 @@ def band(queries: Tokens, keys: Tokens, from_end: bool, before: int, after: int)
 
 
 def tokens_that_are(queries: Tokens, keys: Tokens) -> torch.Tensor | None:
-    """True where both are tokens of one sequence."""
+    """Return True where both are tokens of the same sequence."""
     seen = None if keys.valid is None else as_column(keys.valid)
     seen = both(seen, None if queries.valid is None else as_row(queries.valid))
     if queries.sequence is None or keys.sequence is None:
@@ -216,10 +218,10 @@ def tokens_that_are(queries: Tokens, keys: Tokens) -> torch.Tensor | None:
 
 
 def fitted(mask: torch.Tensor, queries: Tokens, keys: Tokens, fill: Any, by_position: bool) -> torch.Tensor:
-    """A mask or shift [.., Sq, Sk] for the rows that are there.
+    """Fit a mask or shift [.., Sq, Sk] to the actual rows.
 
-    Packed sequences read it by positions, keys behind a prefix by the position of the key; otherwise it is
-    cut or filled to the number of rows.
+    Packed sequences index it by positions, keys after a prefix by the position of the key; otherwise it is
+    cut or padded to the number of rows.
     """
     if queries.is_plain and keys.is_plain:
         return mask
@@ -234,9 +236,9 @@ def fitted(mask: torch.Tensor, queries: Tokens, keys: Tokens, fill: Any, by_posi
 
 
 def _by_positions(mask: torch.Tensor, queries: Tokens, keys: Tokens) -> torch.Tensor:
-    """[B or 1, heads, Sq, Sk] at [sequence, :, position of the query, position of the key]."""
+    """Return [B or 1, heads, Sq, Sk] at [sequence, :, position of the query, position of the key]."""
     mask = mask.expand(*(1,) * (4 - mask.ndim), *mask.shape)
-    assert queries.sequence is not None, "only packed sequences are read by position"
+    assert queries.sequence is not None, "only packed sequences are indexed by position"
     at = [x.clamp(0, size - 1) for x, size in (
         (queries.sequence, mask.shape[0]), (queries.position, mask.shape[2]), (keys.position, mask.shape[3]),
     )]  # fmt: skip

@@ -1,1 +1,1 @@
-"""Activations, matrix products, norms, quantization and sampling."""
+"""Define activations, matrix products, norms, quantization and sampling."""

@@ -1,4 +1,4 @@
-"""GELU and gated units, alone and fused with dequantisation before and quantisation after them."""
+"""Compute GELU and gated units, alone and fused with dequantization before and quantization after them."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ ROUNDINGS = ("rint", "round", "floor", "ceil", "trunc")
 
 
 def swi_glu(x, *, dim=-1):
-    """silu(a) · b of the halves a, b along a dim."""
+    """Return silu(a) · b of the halves a, b along a dim."""
     a, b = wide(x).chunk(2, dim)
     return (F.silu(a) * b).to(x.dtype)
 
 
 def swi_glu_grad(y_grad, x, *, dim=-1):
-    """The gradient of `swi_glu`."""
+    """Return the gradient of `swi_glu`."""
     a, b = wide(x).chunk(2, dim)
     dy, s = wide(y_grad), torch.sigmoid(a)
     return torch.cat((dy * b * (s + a * s * (1 - s)), dy * a * s), dim).to(x.dtype)
 
 
 def clipped_glu(a, b, alpha, limit, bias):
-    """a · sigmoid(alpha·a) · (b + bias), a clipped from above, b on both sides."""
+    """Return a · sigmoid(alpha·a) · (b + bias), a clipped from above, b on both sides."""
     a, b = a.clamp(max=limit), b.clamp(-limit, limit)
     return a * torch.sigmoid(alpha * a) * (b + bias)
 
 
 def interleaved_halves(x, dim):
-    """Even and odd positions along a dim."""
+    """Return the even and the odd positions along a dim."""
     pairs = x.movedim(dim, -1).unflatten(-1, (-1, 2))
     return pairs[..., 0].movedim(-1, dim), pairs[..., 1].movedim(-1, dim)
 
 
 def clipped_swiglu(x, group_index, *, dim=-1, alpha=1.702, limit=7.0, bias=1.0, interleaved=True):
-    """The clipped unit of even and odd positions, or of halves. Rows past the groups are computed, too."""
+    """Compute the clipped unit of even and odd positions, or of halves, also for rows after the groups."""
     a, b = interleaved_halves(wide(x), dim) if interleaved else wide(x).chunk(2, dim)
     return clipped_glu(a, b, alpha, limit, bias).to(x.dtype)
 
 
 def geglu(x, *, dim=-1, approximate=1, activate_left=False):
-    """(gelu(one half) · the other, gelu of the activated half)."""
+    """Return (gelu(one half) · the other, gelu of the activated half)."""
     a, b = x.chunk(2, dim)
     active, other = (a, b) if activate_left else (b, a)
     gelu = F.gelu(wide(active), approximate="tanh" if approximate else "none")
@@ -53,22 +53,22 @@ def geglu(x, *, dim=-1, approximate=1, activate_left=False):
 
 
 def gelu(x, *, approximate="none"):
-    """x · Phi(x), with erf or the tanh form."""
+    """Return x · Phi(x), with erf or the tanh form."""
     return F.gelu(x, approximate=approximate)
 
 
 def gelu_grad(dy, x, *, approximate="none"):
-    """The gradient of `gelu`."""
+    """Return the gradient of `gelu`."""
     return torch.ops.aten.gelu_backward(dy, x, approximate=approximate)
 
 
 def fast_gelu(x):
-    """x · sigmoid(1.702 x)."""
+    """Return x · sigmoid(1.702 x)."""
     return x * torch.sigmoid(1.702 * x)
 
 
 def fast_gelu_grad(dy, x):
-    """The gradient of `fast_gelu`."""
+    """Return the gradient of `fast_gelu`."""
     s = torch.sigmoid(1.702 * wide(x))
     return (wide(dy) * (s + 1.702 * wide(x) * s * (1 - s))).to(x.dtype)
 
@@ -83,7 +83,7 @@ def gelu_quant(
     dst_type=INT8,
     round_mode="rint",
 ):
-    """(quantised gelu, scale per row); with given scales the second result is empty."""
+    """Return (quantized gelu, scale per row); with given scales, the second result is empty."""
     y = F.gelu(wide(x), approximate=approximate)
     if quant_mode == "static":
         return static(y, input_scale, input_offset, dst_type, mode=round_mode), y.new_empty(0)
@@ -92,16 +92,16 @@ def gelu_quant(
 
 
 def gated(x, *, dim, left, mode, limit, alpha, bias):
-    """silu(active half) · other half (mode 0), or the clipped unit of even and odd positions (mode 1)."""
+    """Return silu(active half) · other half (mode 0), or the clipped unit of even/odd positions (1)."""
     if mode == 1:
         return clipped_glu(*interleaved_halves(x, dim), alpha, limit, bias)
     a, b = x.chunk(2, dim)
     return F.silu(a) * b if left else F.silu(b) * a
 
 
-def dequantised(x, weight_scale, activation_scale, bias, ids=None):
-    """int32 products as numbers: an int bias is added before the scales (per column, per row), a float one
-    after.
+def dequantized(x, weight_scale, activation_scale, bias, ids=None):
+    """Dequantize int32 products: an int bias is added before the scales (per column, per row), a float bias
+    after them.
     """
     is_int = bias is not None and not bias.is_floating_point()
     y = (x + row_values(bias, ids) if is_int else x).float()
@@ -115,13 +115,15 @@ def dequant_swiglu_quant(
     activate_left=False, quant_mode="static", dst_type=INT8, round_mode="rint", activate_dim=-1,
     swiglu_mode=0, clamp_limit=7.0, glu_alpha=1.702, glu_bias=1.0,
 ):  # fmt: skip
-    """Dequantised (if int32), gated, quantised with given scales (divided by) or per row: (y, scale).
+    """Dequantize (int32 only), gate, and quantize with given scales (as divisors) or per row; returns (y,
+    scale).
 
-    Rows of group g (`group_index` has counts) use row g of the scales; rows past the groups the last one.
+    Rows of group g (`group_index` has counts) use row g of the scales; rows after the groups use the last
+    one.
     """
     ids = None if group_index is None else group_ids(group_index, x.shape[0], COUNTS)[0]
     is_int = x.dtype == torch.int32
-    y = dequantised(x, weight_scale, activation_scale, bias, ids) if is_int else wide(x)
+    y = dequantized(x, weight_scale, activation_scale, bias, ids) if is_int else wide(x)
     y = gated(
         y,
         dim=activate_dim,
@@ -134,7 +136,7 @@ def dequant_swiglu_quant(
     smooth = None if quant_scale is None else row_values(wide(quant_scale), ids)
     if quant_mode == "dynamic":
         return dynamic(y if smooth is None else y * smooth, dst_type, mode=round_mode)
-    assert smooth is not None, "static quantisation has a scale"
+    assert smooth is not None, "static quantization has a scale"
     offset = None if quant_offset is None else row_values(wide(quant_offset), ids)
     return static(y, smooth, offset, dst_type, divide=True, mode=round_mode), y.new_zeros(y.shape[:-1])
 
@@ -143,9 +145,10 @@ def swiglu_mx_quant(
     x, group_index, *, activate_dim=-1, activate_left=False, swiglu_mode=0, clamp_limit=7.0, glu_alpha=1.702,
     glu_bias=1.0, group_mode=0, axis=-1, dst_type=40, round_mode="rint", scale_alg=0, max_dtype_value=0.0,
 ):  # fmt: skip
-    """Gated, then in blocks of 32 along `axis` with a shared power of two: (y, paired scales).
+    """Gate, then quantize in blocks of 32 along `axis` with a shared power of two; returns (y, paired
+    scales).
 
-    Along rows (axis -2) blocks do not cross groups.
+    Along rows (axis -2), blocks do not cross groups.
     """
     y = gated(
         wide(x), dim=activate_dim, left=activate_left, mode=swiglu_mode, limit=clamp_limit, alpha=glu_alpha,

@@ -1,6 +1,7 @@
-"""Matrix products with quantised operands or weights, fused epilogues, LoRA and quantised convolution.
+"""Compute matrix products with quantized operands or weights, fused epilogues, LoRA and quantized
+convolution.
 
-Integer products are exact; everything else is float32 until the result is stored.
+Integer products are exact; all other arithmetic is float32 until the result is stored.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ EPILOGUES = {
 
 
 def packed_group_size(sizes):
-    """[m, n, k] in one number."""
+    """Return [m, n, k] packed in one number."""
     if not sizes:
         return 0
     m, n, k = sizes if len(sizes) == 3 else (0, 0, *sizes)[-3:]
@@ -49,37 +50,37 @@ def packed_group_size(sizes):
 
 
 def group_of_k(group_size):
-    """The k of a packed group size; 0 when there is none."""
+    """Return the k of a packed group size; 0 if there is none."""
     return group_size & 0xFFFF if group_size > 0 else 0
 
 
 def integer_product(a, b):
-    """a @ b of whole numbers, exact, as float32 or double numbers of the arithmetic that follows."""
+    """Return the exact a @ b of integers, as float32 or double for the following arithmetic."""
     if a.ndim == b.ndim == 2 and a.device.type == "cpu" and a.dtype == b.dtype == torch.int8:
         return torch._int_mm(a.contiguous(), b)
     return torch.matmul(a.double(), b.double()).to(torch.int32)
 
 
 def product(a, b):
-    """a @ b: whole numbers exactly, others in float32."""
+    """Return a @ b: exact for integers, otherwise in float32."""
     if not a.is_floating_point() and not b.is_floating_point():
         return integer_product(a, b)
     return torch.matmul(wide(a), wide(b))
 
 
 def decoded(x):
-    """Small floats as float32 (bytes are hifloat8); others as they are."""
+    """Decode small floats to float32 (bytes are hifloat8); return other tensors unchanged."""
     is_small = x.is_floating_point() and x.dtype.itemsize == 1
     return load(x) if is_small or x.dtype == torch.uint8 else x
 
 
 def is_microscaled(scale, x):
-    """A scale with one more dim than its operand, of which the last holds pairs of powers of two."""
+    """Return whether a scale has one more dim than its operand, the last with pairs of powers of two."""
     return scale is not None and scale.ndim == x.ndim + 1 and scale.dtype.itemsize == 1
 
 
 def scaled_blocks(x, scale, inner):
-    """x times the scales of its blocks. `inner` is the dim that is summed over."""
+    """Return x times the scales of its blocks. `inner` is the dim that is summed over."""
     if is_microscaled(scale, x):
         pairs = -(-x.shape[inner] // 64)
         axis = inner if scale.shape[:-1][inner] == pairs else -3 - inner
@@ -92,25 +93,25 @@ def scaled_blocks(x, scale, inner):
 
 
 def has_blocks(scale, x, inner):
-    """Does the scale vary along the dim that is summed over?"""
+    """Return whether the scale varies along the dim that is summed over."""
     return scale is not None and (
         is_microscaled(scale, x) or (scale.ndim == x.ndim >= 2 and scale.shape[inner] > 1)
     )
 
 
 def with_bias(acc, bias):
-    """A whole-number bias before the scales."""
+    """Add an integer bias before the scales."""
     return acc if bias is None or bias.is_floating_point() else acc + bias
 
 
 def result(y, kind, offset=None):
-    """The result in its type; an offset belongs to int8."""
+    """Return the result in its type; an offset applies to int8."""
     y = y if offset is None else y + wide(offset)
     return store(y, kind) if kind == INT8 else y.to(dtypes.to_torch(kind))
 
 
 def rows_scale(scale):
-    """A scale per row that broadcasts over columns."""
+    """Return a scale per row that broadcasts over columns."""
     return wide(scale).reshape(*scale.shape, 1) if scale.ndim == 1 else wide(scale)
 
 
@@ -118,7 +119,7 @@ def rows_scale(scale):
 
 
 def mat_mul(x1, x2, bias, *, transpose_x1=False, transpose_x2=False):
-    """2-D product of possibly transposed operands, plus a bias."""
+    """Return the 2-D product of possibly transposed operands, plus a bias."""
     y = (x1.t() if transpose_x1 else x1) @ (x2.t() if transpose_x2 else x2)
     return y if bias is None else y + bias
 
@@ -126,20 +127,20 @@ def mat_mul(x1, x2, bias, *, transpose_x1=False, transpose_x2=False):
 def fused_mat_mul(
     x1, x2, bias, x3, *, transpose_x1=False, transpose_x2=False, enable_hf32=False, fused_op_type=""
 ):
-    """Product, bias, then one more step."""
+    """Compute product, bias, and one more op."""
     y = torch.matmul(x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2)
     return EPILOGUES[fused_op_type](y if bias is None else y + bias, x3)
 
 
 def permuted(x, perm):
-    """x with its dims in another order; an empty order leaves it."""
+    """Permute the dims of x; an empty order returns x."""
     return x.permute(perm) if len(perm) else x
 
 
 def transpose_batch_mat_mul(
     x1, x2, bias, scale, *, perm_x1=(), perm_x2=(), perm_y=(), enable_hf32=False, batch_split_factor=1
 ):
-    """A batched product of permuted operands, permuted: [M, B, N]; int8 with a scale, split on demand."""
+    """Return the permuted batched product of permuted operands: [M, B, N]; int8 with a scale."""
     y = product(permuted(x1, perm_x1), permuted(x2, perm_x2))
     y = permuted(y if bias is None else y + bias, perm_y)
     if scale is not None:
@@ -149,7 +150,7 @@ def transpose_batch_mat_mul(
 
 
 def split_batch(y, factor):
-    """[M, B, N] as [factor, M, B·N / factor]."""
+    """Reshape [M, B, N] to [factor, M, B·N / factor]."""
     return y if factor == 1 else y.flatten(1).unflatten(1, (factor, -1)).transpose(0, 1)
 
 
@@ -157,7 +158,7 @@ def transpose_quant_batch_mat_mul(
     x1, x2, bias, x1_scale, x2_scale, *, dtype, group_size=0, perm_x1=(1, 0, 2), perm_x2=(0, 1, 2),
     perm_y=(1, 0, 2), batch_split_factor=1,
 ):  # fmt: skip
-    """The same of small floats or int8, with scales per row and column or per block."""
+    """Compute `transpose_batch_mat_mul` of small floats or int8, scaled per row, column or block."""
     a, b = permuted(decoded(x1), perm_x1), permuted(decoded(x2), perm_x2)
     if is_microscaled(x1_scale, x1) and is_microscaled(x2_scale, x2):
         a = scaled_blocks(a, permuted(x1_scale, (*perm_x1, 3)), -1)
@@ -171,13 +172,13 @@ def transpose_quant_batch_mat_mul(
     return split_batch(y, batch_split_factor).to(dtypes.to_torch(dtype))
 
 
-# Quantised products
+# Quantized products
 
 
 def quant_batch_matmul(
     x1, x2, scale, offset, bias, pertoken_scale, *, dtype, transpose_x1=False, transpose_x2=False
 ):
-    """(x1 @ x2 + int bias) · scale · row scale + float bias, of int8 or int4."""
+    """Return (x1 @ x2 + int bias) · scale · row scale + float bias, of int8 or int4."""
     a, b = x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2
     y = wide(with_bias(product(a, b), bias)) * unpacked_scale(scale)
     y = y if pertoken_scale is None else y * rows_scale(pertoken_scale)
@@ -186,7 +187,7 @@ def quant_batch_matmul(
 
 
 def block_scaled_product(x1, x2, bias, x1_scale, x2_scale, y_scale, group_size):
-    """Operands with scales per row, column, group along K, tile or 32 values."""
+    """Return the product of operands with scales per row, column, group along K, tile or 32 values."""
     a, b = decoded(x1), decoded(x2)
     x2_scale = (
         None if x2_scale is None else x2_scale if is_microscaled(x2_scale, b) else unpacked_scale(x2_scale)
@@ -207,12 +208,12 @@ def quant_batch_matmul_blocks(
     x1, x2, bias, x1_scale, x2_scale, y_scale, x1_offset, x2_offset, y_offset, x2_table, *,
     dtype, compute_type=-1, transpose_x1=False, transpose_x2=False, group_size=-1, types,
 ):  # fmt: skip
-    """Small floats, or int8 with int4 weights in groups along K.
+    """Multiply small floats, or int8 with int4 weights in groups along K.
 
-    With int4 weights bias and `x2_offset` only mend what the device does to int8 operands: nothing is done to
-    them here.
+    With int4 weights, bias and `x2_offset` only compensate how the device treats int8 operands; they have no
+    effect here.
     """
-    assert x1_offset is None and y_offset is None and x2_table is None, "these belong to other devices"
+    assert x1_offset is None and y_offset is None and x2_table is None, "these are for other devices"
     a, b = x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2
     mends = types.get("x2") == INT4
     y = block_scaled_product(a, b, None if mends else bias, x1_scale, x2_scale, y_scale, group_size)
@@ -223,15 +224,15 @@ def fused_quant_mat_mul(
     x1, x2, bias, x1_scale, x2_scale, y_scale, x1_offset, x2_offset, y_offset, x2_table, x3, *,
     dtype, compute_type=-1, transpose_x1=False, transpose_x2=False, group_size=-1, fused_op_type="",
 ):  # fmt: skip
-    """A quantised product, then one more step."""
-    assert x1_offset is None and y_offset is None and x2_table is None, "these belong to other devices"
+    """Compute a quantized product, and one more op."""
+    assert x1_offset is None and y_offset is None and x2_table is None, "these are for other devices"
     a, b = x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2
     y = block_scaled_product(a, b, bias, x1_scale, x2_scale, y_scale, group_size)
     return result(EPILOGUES[fused_op_type](y, x3), dtype, x2_offset if dtype == INT8 else None)
 
 
-def quantised_rows(x, x_scale, x_offset, smooth_scale, mode):
-    """(whole numbers, scale): x quantised with a given scale, or per row."""
+def quantized_rows(x, x_scale, x_offset, smooth_scale, mode):
+    """Return (integers, scale): x quantized with a given scale, or per row."""
     y = wide(x) if smooth_scale is None else wide(x) * wide(smooth_scale)
     if x_scale is None:
         dims = -1 if mode == "pertoken" else list(range(y.ndim))
@@ -245,8 +246,8 @@ def quant_matmul_dequant(
     x, quantized_weight, weight_scale, bias, x_scale, x_offset, smooth_scale, *, x_quant_mode="pertoken",
     transpose_weight=True,
 ):  # fmt: skip
-    """x quantised on the fly, times an int8 weight, back in the dtype of x."""
-    rows, scale = quantised_rows(x, x_scale, x_offset, smooth_scale, x_quant_mode)
+    """Quantize x, multiply with an int8 weight, and return the dtype of x."""
+    rows, scale = quantized_rows(x, x_scale, x_offset, smooth_scale, x_quant_mode)
     weight = quantized_weight.mT if transpose_weight else quantized_weight
     acc = with_bias(product(rows, weight), bias)
     if x_offset is not None:
@@ -259,9 +260,9 @@ def quant_matmul_reduce_sum(
     x1, x2, dims: Ints, bias, x1_scale, x2_scale, y_scale, x1_offset, x2_offset, y_offset, x2_table, *,
     dtype, compute_type=-1, transpose_x1=False, transpose_x2=False, group_size=-1, keep_dims=False,
 ):  # fmt: skip
-    """Dequantised products summed over the batch."""
+    """Return dequantized products summed over the batch."""
     extras = (bias, y_scale, x1_offset, x2_offset, y_offset, x2_table)
-    assert all(extra is None for extra in extras), "these belong to other devices"
+    assert all(extra is None for extra in extras), "these are for other devices"
     y = wide(product(x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2))
     y = y if x1_scale is None else y * wide(x1_scale).unsqueeze(-1)
     y = y if x2_scale is None else y * wide(x2_scale)
@@ -271,13 +272,13 @@ def quant_matmul_reduce_sum(
 def quant_batch_matmul_inplace_add(
     x1, x2, x2_scale, y, x1_scale, *, transpose_x1=False, transpose_x2=False, group_size=0
 ):
-    """y plus a dequantised product."""
+    """Return y plus a dequantized product."""
     a, b = x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2
     return (y + block_scaled_product(a, b, None, x1_scale, x2_scale, None, group_size)).to(y.dtype)
 
 
 def weight_numbers(weight, scale, offset, inner, group=0):
-    """(weight + offset) · scale [K, N]; scales of groups along K are repeated."""
+    """Return (weight + offset) · scale [K, N]; scales of groups along K are repeated."""
     values = wide(decoded(weight))
     if is_microscaled(scale, values):
         return scaled_blocks(values, scale, -2)
@@ -293,7 +294,7 @@ def weight_quant_batch_matmul(
     x, weight, antiquant_scale, antiquant_offset, quant_scale, quant_offset, bias, *, transpose_x=False,
     transpose_weight=False, inner_precise=0, antiquant_group_size=0, dtype=-1,
 ):  # fmt: skip
-    """x @ dequantised weight + bias, in the dtype of x, or quantised to int8."""
+    """Return x @ dequantized weight + bias, in the dtype of x, or quantized to int8."""
     a, b = x.mT if transpose_x else x, weight.mT if transpose_weight else weight
     numbers = weight_numbers(b, antiquant_scale, antiquant_offset, a.shape[-1], antiquant_group_size)
     y = torch.matmul(wide(a), numbers)
@@ -307,8 +308,8 @@ def quant_conv2d(
     x, filter, scale, bias, offset, *, dtype, strides, pads, dilations=(1, 1, 1, 1), groups=1,
     data_format="NHWC", offset_x=0, round_mode="rint",
 ):  # fmt: skip
-    """Convolution of int8 (padded with `offset_x`) or small floats, times a scale per output channel."""
-    assert data_format == "NCHW", "data are in torch's order"
+    """Convolve int8 (padded with `offset_x`) or small floats, times a scale per output channel."""
+    assert data_format == "NCHW", "torch's data format is NCHW"
     top, bottom, left, right = pads
     padded = F.pad(wide(decoded(x)).double(), (left, right, top, bottom), value=float(offset_x))
     y = F.conv2d(padded, wide(decoded(filter)).double(), None, strides[2:], 0, dilations[2:], groups)
@@ -324,8 +325,8 @@ def quant_conv2d(
 
 
 def add_lora(y, x, weightB, indices, weightA, *, layer_idx=0, scale=1e-3, y_offset=0, y_slice_size=-1):
-    """y plus scale · x @ Aᵀ @ Bᵀ of each row's adapter, in a slice of the columns; an index past the adapters
-    adds nothing.
+    """Return y plus scale · x @ Aᵀ @ Bᵀ of each row's adapter, in a slice of the columns; an index without an
+    adapter adds nothing.
     """
     adapters = weightB.shape[0]
     chosen = indices.to(torch.int64)
@@ -358,7 +359,7 @@ _ADDED_CODES = ("x1_dtype", "x2_dtype", "x1_scale_dtype", "x2_scale_dtype")
 
 
 def _is_integer(given):
-    """int8 with int8 or int4 with int4, without groups along K."""
+    """Return whether operands are int8 with int8 or int4 with int4, without groups along K."""
     plain = dtype_of(given["x1"]), dtype_of(given["x2"])
     return plain in ((torch.int8, torch.int8), (torch.int32, torch.int32)) and not given["group_sizes"]
 

@@ -1,6 +1,6 @@
-"""RMSNorm and its fusions, group norm with SiLU, masked softmax, gathered batch statistics.
+"""Compute RMSNorm and its fusions, group norm with SiLU, masked softmax, and combined batch statistics.
 
-Statistics and arithmetic are float32 (double for doubles), whatever the data are.
+Statistics and arithmetic are float32 (double for doubles), independent of the data type.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from torchair.ops.numerics.formats import INT8, dynamic, ir_type, ir_type_or, mx
 
 
 def rms_norm(x, gamma, *, epsilon=1e-6):
-    """(x · rstd · gamma, rstd), rstd = 1 / sqrt(mean(x²) + epsilon) over the dims of gamma."""
-    normed, rstd = normalised(wide(x), gamma, epsilon)
+    """Return (x · rstd · gamma, rstd), rstd = 1 / sqrt(mean(x²) + epsilon) over the dims of gamma."""
+    normed, rstd = normalized(wide(x), gamma, epsilon)
     return normed.to(x.dtype), rstd
 
 
-def normalised(x, gamma, epsilon):
-    """As `rms_norm`, in the dtype of the arithmetic."""
+def normalized(x, gamma, epsilon):
+    """Compute `rms_norm` in the dtype of the arithmetic."""
     dims = list(range(x.ndim - gamma.ndim, x.ndim))
     rstd = torch.rsqrt(x.pow(2).mean(dims, keepdim=True) + epsilon)
     return x * rstd * wide(gamma), rstd
 
 
 def rms_norm_grad(dy, x, rstd, gamma):
-    """The gradients of x and gamma; that of gamma stays float32."""
+    """Return the gradients of x and gamma; that of gamma stays float32."""
     leading, dims = list(range(x.ndim - gamma.ndim)), list(range(x.ndim - gamma.ndim, x.ndim))
     normed, inner = wide(x) * rstd, wide(dy) * wide(gamma)
     dx = rstd * (inner - normed * (inner * normed).mean(dims, keepdim=True))
@@ -37,27 +37,27 @@ def rms_norm_grad(dy, x, rstd, gamma):
 def rms_norm_grad_quant(
     dy, x, rstd, gamma, scale_x, offset_x, *, div_mode=True, quant_mode="static", dst_type=INT8
 ):
-    """As `rms_norm_grad`, dx quantised with a given scale."""
-    assert quant_mode == "static", "the gradient is quantised with a given scale"
+    """Compute `rms_norm_grad` with dx quantized with a given scale."""
+    assert quant_mode == "static", "the gradient is quantized with a given scale"
     dx, dgamma = rms_norm_grad(dy, wide(x), rstd, gamma)
     return static(dx, scale_x, offset_x, dst_type, divide=div_mode), dgamma
 
 
 def added(x1, x2, gamma, beta, epsilon):
-    """(normalised sum, rstd, sum in the dtype of x1), the first in the dtype of the arithmetic."""
+    """Return (normalized sum, rstd, sum in the dtype of x1), the first in the dtype of the arithmetic."""
     x = wide(x1) + wide(x2)
-    y, rstd = normalised(x, gamma, epsilon)
+    y, rstd = normalized(x, gamma, epsilon)
     return y if beta is None else y + wide(beta), rstd, x.to(x1.dtype)
 
 
 def add_rms_norm(x1, x2, gamma, *, epsilon=1e-6):
-    """(RMSNorm of the sum, rstd, the sum); the sum is not rounded before it is normalised."""
+    """Return (RMSNorm of the sum, rstd, the sum); the sum is not rounded before it is normalized."""
     y, rstd, x = added(x1, x2, gamma, None, epsilon)
     return y.to(x1.dtype), rstd, x
 
 
 def add_rms_norm_cast(x1, x2, gamma, *, epsilon=1e-6):
-    """As `add_rms_norm`, with the result in float32 and in the dtype of x1."""
+    """Compute `add_rms_norm` with the result in float32 and in the dtype of x1."""
     y, rstd, x = added(x1, x2, gamma, None, epsilon)
     return y.float(), y.to(x1.dtype), rstd, x
 
@@ -65,9 +65,10 @@ def add_rms_norm_cast(x1, x2, gamma, *, epsilon=1e-6):
 def add_rms_norm_dynamic_quant(
     x1, x2, gamma, smooth_scale1, smooth_scale2, beta, *, epsilon=1e-6, output_mask=(), dst_type=INT8
 ):
-    """RMSNorm of the sum, times one or two smooth scales, quantised per row: (y1, y2, sum, scale1, scale2).
+    """Quantize the RMSNorm of the sum, times one or two smooth scales, per row: (y1, y2, sum, scale1,
+    scale2).
 
-    A pair that is not wanted is empty.
+    A pair that is not requested is empty.
     """
     y, _, x = added(x1, x2, gamma, beta, epsilon)
     y = y.to(x1.dtype)
@@ -92,7 +93,7 @@ def _empty_pair(y, kind):
 def add_rms_norm_dynamic_mx_quant(
     x1, x2, gamma, beta, *, epsilon=1e-6, scale_alg=0, round_mode="rint", dst_type=40, output_rstd=False
 ):
-    """RMSNorm of the sum in blocks of 32 with a shared power of two: (y, sum, scales, rstd)."""
+    """Quantize the RMSNorm of the sum in blocks of 32 with a shared power of two: (y, sum, scales, rstd)."""
     y, rstd, x = added(x1, x2, gamma, beta, epsilon)
     stored, scale = mx(y.to(x1.dtype), dst_type, scale_alg=scale_alg, mode=round_mode)
     return stored, x, scale, rstd if output_rstd else torch.zeros_like(rstd)
@@ -101,15 +102,15 @@ def add_rms_norm_dynamic_mx_quant(
 def rms_norm_dynamic_mx_quant(
     x, gamma, beta, *, epsilon=1e-6, scale_alg=0, round_mode="rint", dst_type=40, output_rstd=False
 ):
-    """RMSNorm in blocks of 32 with a shared power of two: (y, scales, rstd)."""
-    y, rstd = normalised(wide(x), gamma, epsilon)
+    """Quantize the RMSNorm in blocks of 32 with a shared power of two: (y, scales, rstd)."""
+    y, rstd = normalized(wide(x), gamma, epsilon)
     y = (y if beta is None else y + wide(beta)).to(x.dtype)
     stored, scale = mx(y, dst_type, scale_alg=scale_alg, mode=round_mode)
     return stored, scale, rstd if output_rstd else torch.zeros_like(rstd)
 
 
 def group_norm_silu(x, gamma, beta, *, num_groups, eps=1e-4):
-    """(silu of the group norm, mean, rstd); statistics are [N, groups] in the dtype of gamma or x."""
+    """Return (silu of the group norm, mean, rstd); statistics are [N, groups] in the dtype of gamma or x."""
     grouped = wide(x).reshape(x.shape[0], num_groups, -1)
     mean = grouped.mean(-1)
     rstd = torch.rsqrt(grouped.var(-1, correction=0) + eps)
@@ -117,14 +118,16 @@ def group_norm_silu(x, gamma, beta, *, num_groups, eps=1e-4):
     per_channel = (-1, *(1,) * (x.ndim - 2))
     y = y if gamma is None else y * wide(gamma).reshape(per_channel)
     y = y if beta is None else y + wide(beta).reshape(per_channel)
-    kept = x.dtype if gamma is None else gamma.dtype
-    return F.silu(y).to(x.dtype), mean.to(kept), rstd.to(kept)
+    result = x.dtype if gamma is None else gamma.dtype
+    return F.silu(y).to(x.dtype), mean.to(result), rstd.to(result)
 
 
 def masked_softmax_with_rel_pos_bias(
     x, atten_mask, relative_pos_bias, *, scale_value=1.0, inner_precision_mode=0
 ):
-    """Softmax of scale·x + mask + bias; x is [B, W, N, S1, S2] or [B·W, N, S1, S2], the mask per window."""
+    """Return softmax of scale·x + mask + bias; x is [B, W, N, S1, S2] or [B·W, N, S1, S2], the
+    mask per window.
+    """
     scores = wide(x) * scale_value
     bias = wide(relative_pos_bias).reshape(-1, *x.shape[-2:])
     if atten_mask is not None:
@@ -138,25 +141,25 @@ def masked_softmax_with_rel_pos_bias(
 
 
 def gather_stats(total_sum, total_square_sum, sample_count, mean, variance, *, momentum=0.1, eps=1e-5):
-    """(mean, 1/std, new running mean, new running variance) from sums over all ranks; the running variance is
-    unbiased.
+    """Return (mean, 1/std, new running mean, new running variance) from sums over all ranks; the running
+    variance is unbiased.
     """
     batch_mean = total_sum / sample_count
     batch_var = total_square_sum / sample_count - batch_mean.square()
     unbiased = batch_var * sample_count / (sample_count - 1).clamp(min=1)
-    kept = [old + momentum * (new - old) for old, new in ((mean, batch_mean), (variance, unbiased))]
-    return batch_mean, torch.rsqrt(batch_var + eps), *kept
+    result = [old + momentum * (new - old) for old, new in ((mean, batch_mean), (variance, unbiased))]
+    return batch_mean, torch.rsqrt(batch_var + eps), *result
 
 
 def rank_sums(mean, invstd, counts, eps):
-    """(sums, sums of squares, number of elements) over ranks whose statistics are [ranks, C]."""
+    """Return (sums, sums of squares, number of elements) over ranks with statistics [ranks, C]."""
     counts = wide(counts).reshape(-1, 1)
     square = 1 / wide(invstd).square() - eps + wide(mean).square()
     return (wide(mean) * counts).sum(0), (square * counts).sum(0), counts.sum(0)
 
 
 def batch_norm_gather_stats(input, mean, invstd, running_mean, running_var, momentum, eps, counts):
-    """Statistics of all ranks as one: (mean, 1/std, new running mean, new running variance)."""
+    """Combine the statistics of all ranks: (mean, 1/std, new running mean, new running variance)."""
     sums = rank_sums(mean, invstd, counts, eps)
     running = [
         sums[0].new_full(sums[0].shape, start) if part is None else wide(part)
@@ -168,7 +171,7 @@ def batch_norm_gather_stats(input, mean, invstd, running_mean, running_var, mome
 
 
 def batch_norm_reduce(input, eps):
-    """The sums and sums of squares of each channel, in float32."""
+    """Return the sums and sums of squares of each channel, in float32."""
     dims = [0, *range(2, input.ndim)]
     return wide(input).sum(dims), wide(input).square().sum(dims)
 

@@ -1,6 +1,4 @@
-"""Quantisation and dequantisation: static, per row, per block, microscaled; and casts to types torch
-lacks.
-"""
+"""Quantize and dequantize: static, per row, per block, microscaled; and cast to types that torch lacks."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from torchair.core import dtypes
 from torchair.ops.npu.common.groups import block_slots, group_ids, grouped_mx
 from torchair.ops.npu.common.op_spec import NpuOp, fixed, made
 from torchair.ops.npu.common.packing import operand, packed, scale_of
-from torchair.ops.npu.dense.activation import dequantised
+from torchair.ops.npu.dense.activation import dequantized
 from torchair.ops.numerics.formats import (
     BF16,
     E2M1,
@@ -40,7 +38,7 @@ from torchair.ops.numerics.formats import (
     wide,
 )
 
-# What the IR calls the types of `Quantize`.
+# Names of the types of `Quantize` in the IR.
 QUANTIZE_TYPES = {
     INT8: "torch.qint8", dtypes.BY_NAME["UINT8"].runtime: "torch.quint8", INT32: "torch.qint32",
     HIF8: "torch_npu.hifloat8", dtypes.BY_NAME["FLOAT8_E5M2"].runtime: "torch.float8_e5m2",
@@ -49,7 +47,7 @@ QUANTIZE_TYPES = {
 
 
 def along(values, ndim, axis):
-    """A vector (or one number) that broadcasts along one dim; what has the rank already stays."""
+    """Reshape a vector (or one number) to broadcast along one dim; a tensor of full rank is unchanged."""
     if values is None or values.ndim != 1:
         return values
     return values.reshape([-1 if dim == axis % ndim else 1 for dim in range(ndim)])
@@ -60,21 +58,21 @@ def _named_type(dtype):
 
 
 def quantize(x, scales, zero_points, *, dtype, axis=1):
-    """round(x / scale + zero point), scales along `axis`."""
+    """Return round(x / scale + zero point), scales along `axis`."""
     kind = _named_type(dtype)
     scales, zero_points = along(scales, x.ndim, axis), along(zero_points, x.ndim, axis)
     return static(x, scales, zero_points, kind, divide=True)
 
 
 def ascend_quant(x, scale, offset, *, sqrt_mode=False, round_mode="round", dst_type=INT8, axis=-1):
-    """round(x · scale + offset); this op's `round` is half to even."""
+    """Return round(x · scale + offset); `round` of this op is half to even."""
     factor = wide(scale) * wide(scale) if sqrt_mode else wide(scale)
     factor, offset = along(factor, x.ndim, axis), along(offset, x.ndim, axis)
     return static(x, factor, offset, dst_type, mode="rint" if round_mode == "round" else round_mode)
 
 
 def smoothed(x, smooth_scales, group_index):
-    """x · smooth, the row of `smooth` chosen by the group of the row (cumulative ends)."""
+    """Return x · smooth; the group of the row (cumulative ends) selects the row of `smooth`."""
     if smooth_scales is None:
         return wide(x)
     smooth = wide(smooth_scales)
@@ -85,12 +83,12 @@ def smoothed(x, smooth_scales, group_index):
 
 
 def dynamic_quant(x, smooth_scales, group_index, *, dst_type=INT8):
-    """(values, scale) per row."""
+    """Return (values, scale) per row."""
     return dynamic(smoothed(x, smooth_scales, group_index), dst_type)
 
 
-def quantised_dims(x, quant_mode):
-    """The dims that share a scale."""
+def quantized_dims(x, quant_mode):
+    """Return the dims that share a scale."""
     return {"pertoken": [x.ndim - 1], "perchannel": [x.ndim - 2], "pertensor": list(range(x.ndim))}[
         quant_mode
     ]
@@ -100,8 +98,8 @@ def dynamic_quant_any(
     x, smooth_scales, group_index, *, dst_type=INT8, is_symmetrical=False, quant_mode="pertoken",
     dst_type_max=0.0,
 ):  # fmt: skip
-    """(values, scale, offset) per row, column or tensor; the offset of the symmetric form is 0."""
-    y, dims = smoothed(x, smooth_scales, group_index), quantised_dims(x, quant_mode)
+    """Return (values, scale, offset) per row, column or tensor; the offset of the symmetric form is 0."""
+    y, dims = smoothed(x, smooth_scales, group_index), quantized_dims(x, quant_mode)
     if is_symmetrical:
         stored, scale = dynamic(y, dst_type, dims, dst_type_max)
         offset = torch.zeros_like(scale)
@@ -113,13 +111,13 @@ def dynamic_quant_any(
 
 
 def group_quant(x, scale, group_index, offset, *, dst_type=INT8):
-    """round(x · scale[g] + offset), g the group of the row (cumulative ends)."""
+    """Return round(x · scale[g] + offset), g the group of the row (cumulative ends)."""
     ids, _ = group_ids(group_index, x.shape[0])
     return static(x, scale[ids], offset, dst_type)
 
 
 def ascend_anti_quant(x, scale, offset, *, dst_type=FP16, sqrt_mode=False):
-    """(x + offset) · scale; bytes are hifloat8."""
+    """Return (x + offset) · scale; bytes are hifloat8."""
     values = load(x)
     values = values if offset is None else values + wide(offset)
     scale = wide(scale) * wide(scale) if sqrt_mode else wide(scale)
@@ -127,18 +125,18 @@ def ascend_anti_quant(x, scale, offset, *, dst_type=FP16, sqrt_mode=False):
 
 
 def anti_mx_quant(x, mxscale, *, axis=-1, dst_type=BF16):
-    """Microscaled values as numbers: times the power of two of their block."""
+    """Return microscaled values times the power of two of their block."""
     return (wide(x) * unpaired(mxscale, axis, x.shape[axis])).to(dtypes.to_torch(dst_type))
 
 
 def tiled(x, rows, columns):
-    """The last two dims in tiles, filled with zeros: [..., row tiles, rows, column tiles, columns]."""
+    """Split the last two dims into zero-padded tiles: [..., row tiles, rows, column tiles, columns]."""
     padded = F.pad(x, (0, -x.shape[-1] % columns, 0, -x.shape[-2] % rows))
     return padded.unflatten(-1, (-1, columns)).unflatten(-3, (-1, rows))
 
 
 def untiled(tiles, like):
-    """The inverse of `tiled`."""
+    """Invert `tiled`."""
     flat = tiles.flatten(-2).flatten(-3, -2)
     return flat[..., : like.shape[-2], : like.shape[-1]]
 
@@ -153,7 +151,7 @@ def dynamic_block_quant(
     col_block_size=128,
     dst_type_max=0.0,
 ):
-    """(values, scale) with one scale per tile of the last two dims."""
+    """Return (values, scale) with one scale per tile of the last two dims."""
     tiles = tiled(wide(x), row_block_size, col_block_size)
     scale = (tiles.abs().amax((-3, -1)) / largest(dst_type, dst_type_max)).clamp(min=min_scale)
     values = untiled(divided(tiles, scale.unsqueeze(-1).unsqueeze(-3)), x)
@@ -164,7 +162,7 @@ def grouped_dynamic_block_quant(
     x, group_list, *, min_scale=0.0, round_mode="rint", dst_type=35, row_block_size=1, col_block_size=128,
     group_list_type=0, dst_type_max=0.0,
 ):  # fmt: skip
-    """The same with tiles that do not cross groups: scale rows are rows // block + groups."""
+    """Compute `dynamic_block_quant` with tiles inside groups: scale rows are rows // block + groups."""
     rows = x.shape[0]
     slot = block_slots(group_list, rows, row_block_size, group_list_type)
     blocks = blocked(wide(x), col_block_size)
@@ -180,7 +178,7 @@ def dynamic_mx_quant(
     x, *, axis=-1, round_mode="rint", dst_type=40, blocksize=32, scale_alg=0, dst_type_max=0.0,
     max_low_bound=0.0,
 ):  # fmt: skip
-    """(values, paired scales) with a power of two per block along `axis`."""
+    """Return (values, paired scales) with a power of two per block along `axis`."""
     return mx(
         x, dst_type, axis, block=blocksize, scale_alg=scale_alg, maximum=dst_type_max, mode=round_mode,
         lowest=max_low_bound,
@@ -188,14 +186,14 @@ def dynamic_mx_quant(
 
 
 def dynamic_mx_quant_with_dual_axis(x, *, round_mode="rint", dst_type=40, scale_alg=0, dst_type_max=0.0):
-    """Along the last dim, and along the one before it: two pairs."""
+    """Quantize along the last dim, and along the second last: two pairs."""
     rest = {"scale_alg": scale_alg, "maximum": dst_type_max, "mode": round_mode}
     made = *mx(x, dst_type, -1, **rest), *mx(x, dst_type, -2, **rest)
     return tuple(map(own_memory, made))
 
 
 def dynamic_block_mx_quant(x, *, round_mode="rint", dst_type=40, scale_alg=0, dst_type_max=0.0):
-    """One power of two per 32 × 32 tile: (values, scales by the last dim, scales by the one before)."""
+    """Use a power of two per 32 × 32 tile: (values, scales by the last dim, scales by the second last)."""
     tiles = tiled(x.float(), 32, 32)
     scale = shared_exponent(tiles.abs().amax((-3, -1)), dst_type, scale_alg, dst_type_max)
     factor = torch.exp2(127.0 - scale.float()).unsqueeze(-1).unsqueeze(-3)
@@ -206,14 +204,14 @@ def dynamic_block_mx_quant(x, *, round_mode="rint", dst_type=40, scale_alg=0, ds
 
 
 def own_memory(part):
-    """A result as a kernel leaves it: contiguous, in dims of one element too."""
+    """Return a result laid out as by a kernel: contiguous, in dims of one element too."""
     return part.clone(memory_format=torch.contiguous_format)
 
 
 def dynamic_dual_level_mx_quant(
     x, smooth_scale, *, round_mode="rint", level0_block_size=512, level1_block_size=32
 ):
-    """A float scale per 512 values, below it fp4 with a power of two per 32: (values, level 0, level 1)."""
+    """Use a float scale per 512 values and fp4 with a power of two per 32: (values, level 0, level 1)."""
     y = wide(x) if smooth_scale is None else wide(x) * wide(smooth_scale)
     blocks = blocked(y, level0_block_size)
     level0 = blocks.abs().amax(-1) / largest(E2M1)
@@ -225,7 +223,7 @@ def dynamic_dual_level_mx_quant(
 def grouped_dynamic_mx_quant(
     x, group_index, *, round_mode="rint", dst_type=35, blocksize=32, scale_alg=0, dst_type_max=0.0
 ):
-    """Blocks of rows inside each group (cumulative ends) share a power of two per column."""
+    """Quantize blocks of rows inside each group (cumulative ends) with a power of two per column."""
     return grouped_mx(
         x,
         group_index,
@@ -239,7 +237,7 @@ def grouped_dynamic_mx_quant(
 
 
 def quant_max(x, scale, group_list, *, round_mode="rint", dst_type=35):
-    """(x / scale, largest magnitude) of the tensor or of each group of rows (cumulative ends)."""
+    """Return (x / scale, largest magnitude) of the tensor or of each group of rows (cumulative ends)."""
     if group_list is None:
         return static(x, scale, None, dst_type, divide=True, mode=round_mode), x.abs().amax().reshape(1)
     ids, covered = group_ids(group_list, x.shape[0])
@@ -261,9 +259,10 @@ def rotate_quant(
     dst_type_max=0.0,
     transpose_y=False,
 ):
-    """Every piece of a row times the rotation, then quantised per row, or microscaled for small floats.
+    """Multiply every piece of a row with the rotation, then quantize per row, or microscaled for small
+    floats.
 
-    `alpha` clips: that share of the largest magnitude is what the type's maximum stands for.
+    `alpha` clips: this share of the largest magnitude maps to the maximum of the type.
     """
     assert not transpose_y, "the result is not transposed"
     size = rotation.shape[0]
@@ -276,7 +275,7 @@ def rotate_quant(
 
 
 def flat_quant(x, kronecker_p1, kronecker_p2, *, clip_ratio=1.0, dst_dtype=INT32, dst_type_max=0.0):
-    """p1 @ x @ p2 as int4 with a scale per matrix, or as microscaled fp4 over the flat matrix."""
+    """Return p1 @ x @ p2 as int4 with a scale per matrix, or as microscaled fp4 over the flat matrix."""
     z = wide(kronecker_p1) @ wide(x) @ wide(kronecker_p2)
     if dst_dtype in FP4:
         return mx(z.flatten(1), dst_dtype, maximum=dst_type_max)
@@ -284,12 +283,12 @@ def flat_quant(x, kronecker_p1, kronecker_p2, *, clip_ratio=1.0, dst_dtype=INT32
     return store(divided(z, scale.reshape(-1, 1, 1)), INT4), scale
 
 
-# Dequantisation parameters in one word: the float in bits 0-31, a mark in bit 46, the offset in bits 37-45.
+# Dequantization parameters in one word: the float in bits 0-31, a mark in bit 46, the offset in bits 37-45.
 _FLOAT_BITS, _MARK, _OFFSET_AT, _OFFSET_BITS, _DROPPED = 0xFFFFFFFF, 1 << 46, 37, 0x1FF, 13
 
 
 def trans_quant_param(scale, offset, *, round_mode=0):
-    """Scale (19 bits of it, cut or rounded) and offset packed into int64."""
+    """Return scale (19 bits of it, truncated or rounded) and offset packed into int64."""
     bits = scale.float().view(torch.int32).to(torch.int64) & _FLOAT_BITS
     if round_mode == 1:
         bits = bits + (1 << (_DROPPED - 1))
@@ -301,19 +300,19 @@ def trans_quant_param(scale, offset, *, round_mode=0):
 
 
 def unpacked_scale(scale):
-    """The float of a packed scale; other scales as they are, in the arithmetic's dtype."""
+    """Return the float of a packed scale, or another scale in the dtype of the arithmetic."""
     if scale.dtype not in (torch.int64, torch.uint64):
         return wide(scale)
     return (scale.view(torch.int64) & _FLOAT_BITS).to(torch.int32).view(torch.float32)
 
 
 def dequant_bias(x, weight_scale, activate_scale, bias, *, output_dtype):
-    """(x + int bias) · weight scale · row scale (+ float bias)."""
-    return dequantised(x, weight_scale, activate_scale, bias).to(dtypes.to_torch(output_dtype))
+    """Return (x + int bias) · weight scale · row scale (+ float bias)."""
+    return dequantized(x, weight_scale, activate_scale, bias).to(dtypes.to_torch(output_dtype))
 
 
 def dtype_cast(self, dtype, input_dtype=None):
-    """A cast between torch's types and the ones it lacks; `input_dtype` says what bytes (or words) hold."""
+    """Cast between torch's types and those it lacks; `input_dtype` is the type of packed bytes or words."""
     source, kind = ir_type(input_dtype), ir_type(dtype)
     if source in dtypes.SMALL:
         self = unpack(self, source)
@@ -324,17 +323,17 @@ def dtype_cast(self, dtype, input_dtype=None):
 
 
 def dtype_cast_backward(grad, dtype, grad_dtype=None, input_dtype=None):
-    """The gradient in the type of the forward's input."""
+    """Return the gradient in the type of the forward's input."""
     return dtype_cast(grad, dtype, grad_dtype)
 
 
 def plain_cast(self, dtype):
-    """A cast to a torch dtype."""
+    """Cast to a torch dtype."""
     return self.to(dtype)
 
 
 def plain_cast_backward(grad, dtype):
-    """The gradient in a torch dtype."""
+    """Return the gradient in a torch dtype."""
     return grad.to(dtype)
 
 
@@ -347,7 +346,7 @@ def _no_max(value):
 
 
 def _per_token(given):
-    """The first version of the op knows no int4."""
+    """Return whether the first version of the op applies, which lacks int4."""
     is_plain = given["quant_mode"] == "pertoken" and given["dst_type_max"] == 0
     return is_plain and ir_type(given["dst_type"]) != INT4
 

@@ -1,6 +1,6 @@
-"""Choosing the next token: top-k and top-p filters, and sampling with given noise.
+"""Select the next token: top-k and top-p filters, and sampling with given noise.
 
-These have no IR op: traced, they are their ATen parts.
+These ops have no IR op: they are traced as ATen ops.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ NEVER = float("-inf")
 
 
 def top_k_top_p(logits, p, k):
-    """Logits [B, V] with all but the k[b] largest, and of these all but the smallest set that has p[b] of the
-    probability, at minus infinity; the largest always stays.
+    """Return logits [B, V] with -inf except for the k[b] largest and, of these, the smallest set with p[b] of
+    the probability; the largest always stays.
     """
     ordered, order = logits.sort(-1)
     size = logits.shape[-1]
@@ -26,13 +26,13 @@ def top_k_top_p(logits, p, k):
 
 
 def top_k_top_p_sample(logits, top_k, top_p, *, q=None, eps=1e-8, is_need_logits=False, top_k_guess=32):
-    """(a token per row, the filtered logits if wanted): the largest probability, divided by noise `q` if
-    given: exponential noise makes it a sample.
+    """Return (a token per row, the filtered logits if requested): the largest probability, divided by noise
+    `q` if given. Exponential noise makes the token a sample.
     """
-    kept = top_k_top_p(logits.float(), top_p, top_k)
-    chances = kept.softmax(-1)
+    filtered = top_k_top_p(logits.float(), top_p, top_k)
+    chances = filtered.softmax(-1)
     chosen = (chances if q is None else chances / (q.float() + eps)).argmax(-1)
-    return chosen, kept if is_need_logits else kept.new_empty(0)
+    return chosen, filtered if is_need_logits else filtered.new_empty(0)
 
 
 ROWS = ()

@@ -1,1 +1,1 @@
-"""Mixture-of-experts: routing, dispatch, grouped products and communication."""
+"""Define mixture-of-experts ops: routing, dispatch, grouped products and communication."""

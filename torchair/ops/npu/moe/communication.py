@@ -1,7 +1,7 @@
-"""Matrix products with a collective before or behind them, sums of quantised tensors, and a barrier.
+"""Compute matrix products with a collective before or after them, sums of quantized tensors, and a barrier.
 
-What is summed over ranks is float32 until the result is stored. Every rank's rows keep the scales they were
-quantised with: scales travel with rows.
+Sums over ranks are float32 until the result is stored. The rows of every rank keep their quantization scales:
+scales are sent with the rows.
 """
 
 from __future__ import annotations
@@ -42,44 +42,44 @@ from torchair.ops.numerics.formats import (
 )
 
 UNDEFINED = dtypes.UNDEFINED
-# How x1 of an exchange is quantised: already, or here, row by row.
+# Quantization of x1 in an exchange: before the op, or in the op, row by row.
 PER_TOKEN_HERE = 7
 
 
 def refuse(**parts):
-    """Arguments that have no definition here."""
+    """Raise for arguments without a definition."""
     given = [name for name, part in parts.items() if part is not None and part is not False]
     if given:
         raise UnsupportedOp(
-            f"an op that computes and communicates, with {', '.join(given)}", next="leave them out"
+            f"an op that computes and communicates, with {', '.join(given)}", next="omit these arguments"
         )
 
 
 def turned(x, is_turned):
-    """The last two dims swapped, or not."""
+    """Swap the last two dims if `is_turned`."""
     return x.mT if is_turned else x
 
 
 def stored_as(y, kind, x):
-    """A result in its type: the one of x where none is said."""
+    """Return a result in its type; the default is that of x."""
     return y.to(x.dtype if kind == UNDEFINED else dtypes.to_torch(kind))
 
 
 def scale_of_rows(scale, rows):
-    """A scale that can travel with rows: one for all of them is repeated."""
+    """Return a scale that can be sent with rows: a single one is repeated."""
     return scale.reshape(1).expand(rows) if scale.numel() == 1 else scale
 
 
 def amax(y, is_wanted):
-    """The largest magnitude [1], or nothing."""
+    """Return the largest magnitude [1], or an empty tensor."""
     return y.abs().amax().float().reshape(1) if is_wanted else y.new_empty(0, dtype=torch.float32)
 
 
-# A product of what is gathered
+# Products of gathered tensors
 
 
 def gathered_product(x1, x2, bias, x1_scale, x2_scale, group, ranks, gather_index):
-    """(product in float32, what was gathered)."""
+    """Return (product in float32, the gathered tensor)."""
     if gather_index == 1:
         refuse(x1_scale=x1_scale, x2_scale=x2_scale)
         gathered = all_gather(x2, group, ranks)
@@ -94,19 +94,19 @@ def all_gather_matmul(
     x1, x2, bias, *, group, is_trans_a=False, is_trans_b=False, gather_index=0, comm_turn=0, rank_size=0,
     is_gather_out=True,
 ):  # fmt: skip
-    """(x1 of all ranks @ x2 + bias, x1 of all ranks); with `gather_index` 1 it is x2."""
+    """Return (x1 of all ranks @ x2 + bias, x1 of all ranks); `gather_index` 1 gathers x2 instead."""
     a, b = turned(x1, is_trans_a), turned(x2, is_trans_b)
     ranks = rank_size or size_of(group)
     y, gathered = gathered_product(a, b, bias, None, None, group, ranks, gather_index)
     return y.to(x1.dtype), gathered if is_gather_out else x1.new_empty(0)
 
 
-def all_gather_matmul_quantised(
+def all_gather_matmul_quantized(
     x1, x2, bias, x1_scale, x2_scale, quant_scale, *, group, is_trans_a=False, is_trans_b=False,
     gather_index=0, comm_turn=0, rank_size=0, block_size=0, group_size=0, is_gather_out=True,
     is_amax_out=False, y_dtype=0, comm_mode="",
 ):  # fmt: skip
-    """The same of quantised operands, and the largest magnitude."""
+    """Compute `all_gather_matmul` of quantized operands; returns the largest magnitude, too."""
     refuse(quant_scale=quant_scale)
     a, b = turned(x1, is_trans_a), turned(x2, is_trans_b)
     ranks = rank_size or size_of(group)
@@ -115,11 +115,11 @@ def all_gather_matmul_quantised(
     return stored_as(y, y_dtype, x1), gathered, amax(y, is_amax_out)
 
 
-# A product that is summed
+# Products that are summed
 
 
 def sum_of_bytes(y, first, second, group, ranks):
-    """The sum over ranks of rows that travel as int8: parts with the first scale, sums with the second."""
+    """Return the sum over ranks of rows sent as int8: parts with the first scale, sums with the second."""
     parts = wide(static(y, first, None, INT8, divide=True)) * wide(first)
     total = all_reduce(parts, group, ranks)
     return wide(static(total, second, None, INT8, divide=True)) * wide(second)
@@ -130,7 +130,7 @@ def matmul_all_reduce(
     comm_quant_scale_2, *, group, reduce_op="sum", is_trans_a=False, is_trans_b=False, comm_turn=0,
     antiquant_group_size=0, group_size=0, y_dtype=28, comm_quant_mode=0, comm_mode="ai_cpu",
 ):  # fmt: skip
-    """The sum over ranks of x1 @ x2 + bias + x3, each with its own."""
+    """Return the sum over ranks of each rank's x1 @ x2 + bias + x3."""
     check_sum(reduce_op)
     refuse(comm_quant_mode=comm_quant_mode or None)
     a, b = turned(x1, is_trans_a), turned(x2, is_trans_b)
@@ -147,19 +147,19 @@ def matmul_all_reduce(
 def matmul_reduce_scatter(
     x1, x2, bias, *, group, reduce_op="sum", is_trans_a=False, is_trans_b=False, comm_turn=0, rank_size=0
 ):
-    """This rank's rows of the sum over ranks of x1 @ x2 + bias."""
+    """Return this rank's rows of the sum over ranks of x1 @ x2 + bias."""
     check_sum(reduce_op)
     a, b = turned(x1, is_trans_a), turned(x2, is_trans_b)
     y = block_scaled_product(a, b, bias, None, None, None, 0)
     return reduce_scatter(y, group, rank_size or size_of(group)).to(x1.dtype)
 
 
-def matmul_reduce_scatter_quantised(
+def matmul_reduce_scatter_quantized(
     x1, x2, bias, x1_scale, x2_scale, quant_scale, *, group, reduce_op="sum", is_trans_a=False,
     is_trans_b=False, comm_turn=0, rank_size=0, block_size=0, group_size=0, is_amax_out=False, y_dtype=28,
     comm_mode="ai_cpu",
 ):  # fmt: skip
-    """The same of quantised operands, and the largest magnitude."""
+    """Compute `matmul_reduce_scatter` of quantized operands; returns the largest magnitude, too."""
     check_sum(reduce_op)
     refuse(quant_scale=quant_scale)
     a, b = turned(x1, is_trans_a), turned(x2, is_trans_b)
@@ -168,23 +168,23 @@ def matmul_reduce_scatter_quantised(
     return stored_as(part, y_dtype, x1), amax(part, is_amax_out)
 
 
-# Rows for columns
+# Exchange of rows for columns
 
 
 def rows_for_columns(x, group, ranks):
-    """[m, k, ...] of every rank as this rank's rows of all columns: [m / R, k · R, ...]."""
+    """Convert [m, k, ...] of every rank to this rank's rows of all columns: [m / R, k · R, ...]."""
     check_parts(x, 0, ranks)
     return torch.cat(all_to_all(x, group, ranks).chunk(ranks, 0), 1) if ranks > 1 else x
 
 
 def columns_for_rows(x, group, ranks):
-    """[m, n] of every rank as this rank's columns of all rows: [m · R, n / R]."""
+    """Convert [m, n] of every rank to this rank's columns of all rows: [m · R, n / R]."""
     check_parts(x, 1, ranks)
     return all_to_all(torch.cat(x.chunk(ranks, 1), 0), group, ranks) if ranks > 1 else x
 
 
 def check_axes(axes, expected):
-    """Between the last two dims."""
+    """Raise if the exchange is not between the last two dims."""
     if list(axes) != expected:
         raise UnsupportedOp("an exchange along other dims", got=f"all2all_axes {axes}", near=str(expected))
 
@@ -195,40 +195,42 @@ def all_to_all_matmul(
     x1_quant_dtype=28, comm_quant_dtype=28, transpose_x1=False, transpose_x2=False, group_size=0,
     alltoall_out_flag=True, comm_mode="ai_cpu",
 ):  # fmt: skip
-    """(A @ x2 + bias, A), where A has this rank's rows of all columns; A may be quantised row by row."""
+    """Return (A @ x2 + bias, A), A being this rank's rows of all columns; A may be quantized row by row."""
     check_axes(all2all_axes, [-2, -1])
-    refuse_quantised_exchange(comm_scale, comm_quant_mode, comm_quant_dtype, x1_offset, x2_offset)
+    refuse_quantized_exchange(comm_scale, comm_quant_mode, comm_quant_dtype, x1_offset, x2_offset)
     x = rows_for_columns(turned(x1, transpose_x1), group, world_size)
     rows, scale = x, x1_scale
     if x1_quant_mode == PER_TOKEN_HERE:
         refuse(x1_scale=x1_scale)
-        rows, scale = quantised_here(x, x1_quant_dtype)
+        rows, scale = quantized_here(x, x1_quant_dtype)
     elif scale is not None:
         scale = exchanged_scale(scale, x1, group, world_size)
     y = block_scaled_product(rows, turned(x2, transpose_x2), bias, scale, x2_scale, None, group_size)
     return stored_as(y, y_dtype, x1), x if alltoall_out_flag else x1.new_empty(0)
 
 
-def quantised_here(x, kind):
-    """(small floats, scale per row)."""
+def quantized_here(x, kind):
+    """Return (small floats, scale per row)."""
     if kind == UNDEFINED:
-        raise UnsupportedOp("quantising x1 behind its exchange without x1_quant_dtype", next="give the type")
+        raise UnsupportedOp(
+            "quantizing x1 after its exchange without x1_quant_dtype", next="pass x1_quant_dtype"
+        )
     return dynamic(x, kind)
 
 
 def exchanged_scale(scale, x1, group, ranks):
-    """The scales of blocks along columns [m, blocks, 2] go where their columns go."""
+    """Send the scales of blocks along columns [m, blocks, 2] with their columns."""
     if ranks > 1 and (scale.ndim != 3 or x1.shape[1] != scale.shape[1] * 64):
         raise UnsupportedOp(
-            "an exchange of rows for columns that are quantised with these scales",
+            "an exchange of rows for columns with quantized values and these scales",
             got=f"x1 {list(x1.shape)}   x1_scale {list(scale.shape)}",
             near="one power of two for 32 values, x1 [m, k] with k a multiple of 64",
         )
     return rows_for_columns(scale, group, ranks)
 
 
-def refuse_quantised_exchange(comm_scale, comm_quant_mode, comm_quant_dtype, x1_offset, x2_offset):
-    """What travels is not quantised for it."""
+def refuse_quantized_exchange(comm_scale, comm_quant_mode, comm_quant_dtype, x1_offset, x2_offset):
+    """Raise if the exchanged values would be quantized for the exchange."""
     kind = None if comm_quant_dtype == UNDEFINED else comm_quant_dtype
     refuse(
         common_scale=comm_scale, common_quant_mode=comm_quant_mode or None, comm_quant_dtype=kind,
@@ -241,27 +243,29 @@ def matmul_all_to_all(
     all2all_axes=(-1, -2), y_dtype=28, x1_quant_mode=0, x2_quant_mode=0, comm_quant_mode=0,
     comm_quant_dtype=28, transpose_x1=False, transpose_x2=False, group_size=0, comm_mode="ai_cpu",
 ):  # fmt: skip
-    """This rank's columns of x1 @ x2 + bias, of all ranks."""
+    """Return this rank's columns of x1 @ x2 + bias, of all ranks."""
     check_axes(all2all_axes, [-1, -2])
-    refuse_quantised_exchange(comm_scale, comm_quant_mode, comm_quant_dtype, x1_offset, x2_offset)
+    refuse_quantized_exchange(comm_scale, comm_quant_mode, comm_quant_dtype, x1_offset, x2_offset)
     if x1_quant_mode == PER_TOKEN_HERE:
-        raise UnsupportedOp("x1_quant_mode 7 of a product before the exchange", near="quantise x1 before")
+        raise UnsupportedOp(
+            "x1_quant_mode 7 of a product before the exchange", next="quantize x1 before the op"
+        )
     a, b = turned(x1, transpose_x1), turned(x2, transpose_x2)
     y = block_scaled_product(a, b, bias, x1_scale, x2_scale, None, group_size)
     return columns_for_rows(stored_as(y, y_dtype, x1), group, world_size)
 
 
-# Quantised sums
+# Quantized sums
 
 
-def dequantised(x, scales):
-    """Values of x: one scale for all, or one for equal parts of every dim, or powers of two for 32 values."""
+def dequantized(x, scales):
+    """Dequantize x: one scale for all, for equal parts of every dim, or powers of two for 32 values."""
     is_even = scales.ndim == x.ndim and all(
         size % parts == 0 for size, parts in zip(x.shape, scales.shape, strict=True)
     )
     if scales.numel() > 1 and not (is_even or scales.ndim == x.ndim + 1):
         raise UnsupportedOp(
-            "a sum of quantised values with these scales",
+            "a sum of quantized values with these scales",
             got=f"x {list(x.shape)}   scales {list(scales.shape)}",
             near="one scale, [.., n / group], or [.., n / 64, 2] of powers of two",
         )
@@ -270,20 +274,20 @@ def dequantised(x, scales):
 
 
 def quant_all_reduce(x, scales, *, group, reduce_op="sum", output_dtype=27, world_size):
-    """The sum over ranks of quantised values."""
+    """Return the sum over ranks of quantized values."""
     check_sum(reduce_op)
-    return all_reduce(dequantised(x, scales), group, world_size).to(dtypes.to_torch(output_dtype))
+    return all_reduce(dequantized(x, scales), group, world_size).to(dtypes.to_torch(output_dtype))
 
 
 def quant_reduce_scatter(x, scales, *, group, reduce_op="sum", output_dtype=27, world_size):
-    """This rank's rows of the same; the IR has the number of ranks as text."""
+    """Return this rank's rows of `quant_all_reduce`; in the IR, the number of ranks is text."""
     check_sum(reduce_op)
-    y = reduce_scatter(dequantised(x, scales), group, int(world_size))
+    y = reduce_scatter(dequantized(x, scales), group, int(world_size))
     return y.to(dtypes.to_torch(output_dtype))
 
 
 def distribute_barrier(x_ref, time_out, elastic_info, *, group, world_size):
-    """x, once all ranks have theirs: the result depends on what came from the others."""
+    """Return x after all ranks have called this: the result depends on data from all ranks."""
     refuse(elastic_info=elastic_info)
     if world_size == 1:
         return x_ref
@@ -292,7 +296,7 @@ def distribute_barrier(x_ref, time_out, elastic_info, *, group, world_size):
 
 
 def _kind_like(code, x):
-    """The type that is asked for; else that of x, or float32 where x is of small numbers."""
+    """Return the requested type, otherwise that of x, or float32 for small types."""
     if code is not None:
         return ir_type(code)
     kind = dtype_of(x)
@@ -300,14 +304,14 @@ def _kind_like(code, x):
 
 
 def _kind_of_sum(code, x1, scale):
-    """The same; int8 makes 16 bits, bfloat16 where its scales are."""
+    """Return the requested type; int8 gives 16-bit results, bfloat16 if the scales are bfloat16."""
     if code is None and dtype_of(x1) == torch.int8:
         return BF16 if scale is not None and dtype_of(scale) == torch.bfloat16 else FP16
     return _kind_like(code, x1)
 
 
 def _is_plain(given):
-    """Nothing that only the newer IR op knows."""
+    """Return whether the older IR op supports the arguments."""
     return all(given[name] is None for name in ("x1_scale", "x2_scale", "output_dtype", "comm_mode"))
 
 
@@ -330,7 +334,7 @@ _PLAIN_ONLY = ("x1_scale", "x2_scale", "output_dtype", "comm_mode")
 
 
 def _held(x1, flag):
-    """Operands and scales of small types."""
+    """Return the types of packed operands and scales."""
     return {
         "x1": operand(x1, "x1_dtype", of_bytes=E2M1),
         "x2": weight("x2", x1, ("x2_dtype", "x1_dtype"), of_bytes=E2M1, flag=flag),
@@ -353,12 +357,12 @@ ROWS = (
         ignored=_PLAIN_ONLY,
     ),
     NpuOp(
-        "npu_all_gather_base_mm", "AllGatherMatmulV2", all_gather_matmul_quantised,
+        "npu_all_gather_base_mm", "AllGatherMatmulV2", all_gather_matmul_quantized,
         {**_GATHERED_OUT, "y_dtype": made(_kind_like, "output_dtype", "self")}, outputs=(0, 1),
         holds=_HELD_PLAIN, makes={1: "x1"},
     ),
     NpuOp(
-        "npu_all_gather_quant_mm", "AllGatherMatmulV2", all_gather_matmul_quantised,
+        "npu_all_gather_quant_mm", "AllGatherMatmulV2", all_gather_matmul_quantized,
         {**_GATHERED_OUT, **_SCATTERED_OUT, "y_dtype": made(_kind_like, "y_dtype", "self")},
         holds=_HELD_GATHERED, makes={1: "x1"}, ignored=_SCALE_CODES,
     ),
@@ -380,12 +384,12 @@ ROWS = (
         when=_is_plain, ignored=_PLAIN_ONLY,
     ),
     NpuOp(
-        "npu_mm_reduce_scatter_base", "MatmulReduceScatterV2", matmul_reduce_scatter_quantised,
+        "npu_mm_reduce_scatter_base", "MatmulReduceScatterV2", matmul_reduce_scatter_quantized,
         {**_GATHERED, "y_dtype": made(_kind_like, "output_dtype", "self")}, outputs=(0,),
         holds=_HELD_PLAIN,
     ),
     NpuOp(
-        "npu_quant_mm_reduce_scatter", "MatmulReduceScatterV2", matmul_reduce_scatter_quantised,
+        "npu_quant_mm_reduce_scatter", "MatmulReduceScatterV2", matmul_reduce_scatter_quantized,
         {**_GATHERED, **_SCATTERED_OUT, "y_dtype": made(_kind_like, "y_dtype", "self")},
         holds=_HELD_GATHERED, ignored=_SCALE_CODES,
     ),

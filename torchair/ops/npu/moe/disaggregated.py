@@ -1,8 +1,8 @@
-"""Attention and experts on different workers: tokens that pass through windows of shared memory.
+"""Define ops for separate attention and expert workers, which exchange tokens through windows of shared
+memory.
 
-Where tokens and flags lie in those windows, and in the schedule context that describes them, is known to the
-vendor's runtime alone. So these ops have shapes, and graphs with them are converted and exported; who runs
-one is told so, and no value is made up.
+Only the vendor's runtime knows the layout of these windows, and of the schedule context that describes them.
+So these ops have shapes, and graphs with them can be converted and exported; running one raises an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchair.core.errors import NotPossible, UnsupportedOp
 from torchair.core.torch_private.operators.schemas import register_fake
 from torchair.ops.npu.common.op_spec import InPlaceOp, NpuOp
 
-# What runs wherever a call of these ops would: sizes of all results, how many dims each has, their types.
+# Op that replaces every call of these ops: sizes of all results, their numbers of dims, their types.
 _SCHEMA = "(str op, Tensor[] given, SymInt[] sizes, int[] dims, ScalarType[] dtypes) -> Tensor[]"
 _NAME = "run_by_workers"
 _library = torch.library.Library("torchair", "FRAGMENT")
@@ -28,10 +28,10 @@ TOKEN_TYPES = {0: torch.float16, 1: torch.bfloat16, 2: torch.int8}
 
 def _refuse(op: str, given: Sequence[torch.Tensor], sizes: Any, dims: Any, dtypes: Any) -> list[torch.Tensor]:
     raise NotPossible(
-        f"{op} runs beside the vendor's runtime for separate attention and expert workers only",
+        f"{op} runs only with the vendor's runtime for separate attention and expert workers",
         got=", ".join(f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}" for x in given),
-        near="conversion to the IR, and export: the sizes of its results are known",
-        next="export the graph with torchair.dynamo_export and run it where that runtime is",
+        near="conversion to the IR and export are supported",
+        next="export the graph with torchair.dynamo_export and run it with that runtime",
     )
 
 
@@ -50,8 +50,8 @@ register_fake(_library, _NAME, _fake)
 has_side_effect(torch.ops.torchair.run_by_workers.default)
 
 
-def by_workers(op, *given, results=()):
-    """The results of an op that only the vendor's runtime runs, by their sizes and types."""
+def vendor_results(op, *given, results=()):
+    """Return the results of an op of the vendor's runtime, by their sizes and types."""
     sizes = [size for shape, _ in results for size in shape]
     tensors = [x for x in given if x is not None]
     dims, kinds = [len(shape) for shape, _ in results], [dtype for _, dtype in results]
@@ -59,7 +59,7 @@ def by_workers(op, *given, results=()):
 
 
 def token_type(number, known):
-    """The type of tokens by its number."""
+    """Return the type of tokens by its number."""
     if number not in known:
         raise UnsupportedOp(f"token_dtype {number}", near=", ".join(map(str, known)))
     return TOKEN_TYPES[number]
@@ -70,8 +70,8 @@ def attention_to_ffn(
     world_size, ffn_token_info_table_shape, ffn_token_data_shape, attn_token_info_table_shape, moe_expert_num,
     quant_mode=0, sync_flag=0, ffn_start_rank_id=0,
 ):  # fmt: skip
-    """Tokens to the workers of their experts."""
-    by_workers(
+    """Send tokens to the workers of their experts."""
+    vendor_results(
         "npu_attention_to_ffn", x, session_id, micro_batch_id, layer_id, expert_ids, expert_rank_table,
         scales, active_mask,
     )  # fmt: skip
@@ -82,8 +82,8 @@ def ffn_to_attention(
     x, session_ids, micro_batch_ids, token_ids, expert_offsets, actual_token_num, attn_rank_table, *, group,
     world_size, token_info_table_shape, token_data_shape,
 ):  # fmt: skip
-    """Rows back to the workers that sent them."""
-    by_workers(
+    """Send rows back to the workers of their tokens."""
+    vendor_results(
         "npu_ffn_to_attention", x, session_ids, micro_batch_ids, token_ids, expert_offsets, actual_token_num,
         attn_rank_table,
     )  # fmt: skip
@@ -93,8 +93,8 @@ def ffn_to_attention(
 def ffn_worker_batching(
     schedule_context, *, expert_num, max_out_shape, token_dtype=0, need_schedule=0, layer_num=0
 ):
-    """(tokens by expert, (expert, count) pairs, then of each row: session, micro batch, token, place, scale;
-    how many rows there are).
+    """Return (tokens by expert, (expert, count) pairs, then for each row: session, micro batch, token, place,
+    scale; the number of rows).
     """
     *counts, width = max_out_shape
     rows = math.prod(counts)
@@ -106,30 +106,30 @@ def ffn_worker_batching(
         ([rows], torch.float32),
         ([1], torch.int64),
     ]
-    return by_workers("npu_ffn_worker_batching", schedule_context, results=results)
+    return vendor_results("npu_ffn_worker_batching", schedule_context, results=results)
 
 
 def attention_worker_combine(schedule_context, expert_scales, layer_id, *, hidden_size=0, token_dtype=0):
-    """(weighted sums of the rows that came back, the number of the next layer)."""
+    """Return (weighted sums of the returned rows, the number of the next layer)."""
     kind = token_type(token_dtype, (0, 1))
     results = [([expert_scales.shape[0], hidden_size], kind), (layer_id.shape, torch.int32)]
-    return by_workers(
+    return vendor_results(
         "npu_attention_worker_combine", schedule_context, expert_scales, layer_id, results=results
     )
 
 
 def attention_worker_scheduler(schedule_context):
-    """The context once the rows of the experts have come."""
+    """Return the context after the rows of the experts arrived."""
     return _updated("attention_worker_scheduler", schedule_context)
 
 
 def ffn_worker_scheduler(schedule_context, *, sync_group_size=1, execute_mode=0):
-    """The context once the tokens of the attention workers have come."""
+    """Return the context after the tokens of the attention workers arrived."""
     return _updated("ffn_worker_scheduler", schedule_context)
 
 
 def _updated(op, context):
-    return by_workers(op, context, results=[(context.shape, context.dtype)])[0]
+    return vendor_results(op, context, results=[(context.shape, context.dtype)])[0]
 
 
 _CONTEXT = {"schedule_context": "self"}

@@ -1,6 +1,4 @@
-"""One matrix product per group of rows: grouped matmul and its fusions, and the feed-forward block of
-experts.
-"""
+"""Compute one matrix product per group of rows, its fusions, and the feed-forward of experts."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from torchair.ops.npu.dense.matmul import (
     decoded,
     is_microscaled,
     packed_group_size,
-    quantised_rows,
+    quantized_rows,
     rows_scale,
     scaled_blocks,
     weight_numbers,
@@ -48,16 +46,17 @@ ACTIVATIONS = {
     4: lambda x: x * torch.sigmoid(1.702 * x),
     5: F.silu,
 }
-# How the IR numbers the dtype of results here; -1 is that of x.
+# Numbers of the result dtypes in the IR; -1 is that of x.
 RESULT_TYPES = {0: torch.float16, 1: torch.bfloat16, 2: torch.int32, 3: torch.float32}
 _NUMBERS = {FP16: 0, dtypes.BY_NAME["BF16"].runtime: 1, dtypes.BY_NAME["INT32"].runtime: 2, FP32: 3}
 NO_SPLIT, SPLIT_ROWS, SPLIT_INNER = -1, 0, 2
 
 
 def grouped_product(x, weight, ends):
-    """Rows up to each end times that group's matrix [E, K, N]; rows past the last group are 0.
+    """Multiply the rows up to each end with the matrix [E, K, N] of the group; rows after the last group are
+    0.
 
-    Whole numbers are multiplied exactly, in double.
+    Integers are multiplied exactly, in double.
     """
     if not x.is_floating_point():
         return grouped_mm(x.double(), weight.double(), ends)
@@ -67,24 +66,24 @@ def grouped_product(x, weight, ends):
 
 
 def _is_aligned(x, weight):
-    """torch's own op wants 16-byte rows; a symbolic row length is not asked."""
+    """Return whether rows have a multiple of 16 bytes, as torch's op requires; False for symbols."""
     return all(type(size) is int and size % 8 == 0 for size in (x.shape[1], weight.shape[2]))
 
 
 def split_inner(x, weight, ends):
-    """For each group the product over its part of the inner dim: [groups, M, N]."""
+    """Return the product over each group's part of the inner dim: [groups, M, N]."""
     groups = torch.bucketize(torch.arange(x.shape[1], device=x.device), ends, right=True)
     member = groups == torch.arange(ends.shape[0], device=x.device)[:, None]
     return torch.matmul(x * member[:, None, :].to(x.dtype), weight)
 
 
 def stacked(parts):
-    """A list of matrices (or one stack of them) as [E, …]."""
+    """Return a list of matrices (or one stack of them) as [E, …]."""
     return parts[0] if len(parts) == 1 else torch.stack(list(parts))
 
 
 def per_group(parts, dims=2):
-    """Values [E, …] of a list of vectors, of one stack, or of one vector for all."""
+    """Return values [E, …] of a list of vectors, of one stack, or of one vector for all."""
     if not parts:
         return None
     found = stacked(parts)
@@ -92,12 +91,12 @@ def per_group(parts, dims=2):
 
 
 def of_rows(values, ids):
-    """Every row's own values [M, N]."""
+    """Return the values of each row [M, N]."""
     return values[ids] if values.shape[0] > 1 else values[0]
 
 
 def as_tensor(group_list, like):
-    """A group list that may be Python numbers."""
+    """Return a group list as a tensor; it may be Python numbers."""
     if not isinstance(group_list, list | tuple):
         return group_list
     found = numbers(group_list, like.device)
@@ -105,7 +104,7 @@ def as_tensor(group_list, like):
 
 
 def expanded_weights(weights, scales, offsets, inner):
-    """Weights as numbers: dequantised where they have scales."""
+    """Return the weights, dequantized if they have scales."""
     values = stacked(weights)
     if not scales:
         return decoded(values)
@@ -115,12 +114,12 @@ def expanded_weights(weights, scales, offsets, inner):
 
 
 def _along_inner(part, inner):
-    """[E, N] for every row of the inner dim; [E, groups, N] repeated."""
+    """Repeat [E, N] for every row of the inner dim, and [E, groups, N] for the rows of each group."""
     return part.unsqueeze(1) if part.ndim == 2 else part.repeat_interleave(inner // part.shape[1], 1)
 
 
 def split_rows_product(x, weights, scale, offset, group_list, per_token_scale, kind):
-    """(product with its scales applied, ids of rows), in the arithmetic's dtype."""
+    """Return (product with its scales applied, ids of rows), in the dtype of the arithmetic."""
     groups = as_tensor(group_list, x)
     left = decoded(x)
     right = expanded_weights(weights, [], [], left.shape[1])
@@ -144,8 +143,8 @@ def grouped_matmul(
     split_item=0, dtype=0, transpose_weight=False, transpose_x=False, group_type=-1, group_list_type=0,
     act_type=0, tuning_config=(0,),
 ):  # fmt: skip
-    """y_g = x_g @ w_g + b_g for lists of pairs (group_type -1), or for one x that `group_list` splits by rows
-    (0) or along the inner dim (2); rows past the last group are 0.
+    """Return y_g = x_g @ w_g + b_g for lists of pairs (group_type -1), or for one x that `group_list` splits
+    by rows (0) or along the inner dim (2); rows after the last group are 0.
     """
     left = [part.mT for part in x] if transpose_x else list(x)
     right = [part.mT for part in weight] if transpose_weight else list(weight)
@@ -180,7 +179,7 @@ def _rows(
     bias = per_group(bias)
     is_int = bias is not None and not bias.is_floating_point()
     if bias is not None and is_int:
-        # A whole-number bias is added before the scales: as one more row of the inner dim.
+        # An integer bias is added before the scales, as one more row of the inner dim.
         left = decoded(x)
         values = expanded_weights(weight, [], [], left.shape[1])
         x = torch.cat((left.double(), left.new_ones(left.shape[0], 1).double()), 1)
@@ -190,7 +189,7 @@ def _rows(
 
 
 def _pairs(left, right, bias, scale, antiquant_scale, antiquant_offset, per_token_scale):
-    """One product for each x and weight; with several x the scales are lists, too."""
+    """Return one product for each x and weight; with several x, the scales are lists, too."""
     made = []
     for index, (a, b) in enumerate(zip(left, right, strict=True)):
         if antiquant_scale:
@@ -211,8 +210,8 @@ def grouped_matmul_finalize_routing(
     shared_input_weight=1.0, shared_input_offset=0, transpose_x=False, transpose_w=False, output_bs=0,
     group_list_type=1, tuning_config=(), types,
 ):  # fmt: skip
-    """A grouped product whose rows, times their logits, are summed into the rows they came from, on top of a
-    shared part. With int4 weights `offset` and bias only mend what the device does: nothing here.
+    """Sum the rows of a grouped product, times their logits, into their original rows, plus a shared part.
+    With int4 weights, `offset` and bias only compensate how the device computes; they have no effect here.
     """
     weight = w.mT if transpose_w else w
     mends = types.get("w") == INT4
@@ -241,7 +240,7 @@ def grouped_matmul_swiglu_quant(
     dequant_dtype=0, quant_mode=0, quant_dtype=1, transpose_weight=False, group_list_type=0,
     tuning_config=(0,),
 ):  # fmt: skip
-    """A grouped product, SwiGLU on its halves, quantised per row or microscaled: (y, scale)."""
+    """Compute a grouped product and SwiGLU on its halves, quantized per row or microscaled: (y, scale)."""
     weights = [part.mT for part in weight] if transpose_weight else list(weight)
     biases = [] if bias is None else [bias]
     y = _rows(x, weights, biases, list(weight_scale), [], [], [], group_list, x_scale, group_list_type)
@@ -258,11 +257,11 @@ def quant_grouped_matmul_dequant(
     x, quantized_weight, weight_scale, group_list, bias, x_scale, x_offset, smooth_scale, *,
     x_quant_mode="pertoken", transpose_weight=True,
 ):  # fmt: skip
-    """x quantised on the fly, times the int8 weight of its group (cumulative ends), back in x's dtype."""
+    """Quantize x, multiply with the int8 weight of its group (cumulative ends), and return the dtype of x."""
     smooth = smooth_scale
     if smooth is not None and smooth.ndim == 2:
         smooth = smooth[group_ids(group_list, x.shape[0])[0]]
-    rows, scale = quantised_rows(x, x_scale, x_offset, smooth, x_quant_mode)
+    rows, scale = quantized_rows(x, x_scale, x_offset, smooth, x_quant_mode)
     weight = quantized_weight.mT if transpose_weight else quantized_weight
     if x_offset is not None:
         rows = rows.double() - wide(x_offset)
@@ -274,7 +273,7 @@ def quant_grouped_matmul_dequant(
 def quant_grouped_matmul_inplace_add(
     x1, x2, scale2, group_list, y, scale1, *, group_list_type=0, group_size=0
 ):
-    """y[g] plus the dequantised product over group g's part of the inner dim: x1 [M, K], x2 [K, N]."""
+    """Return y[g] plus the dequantized product over group g of the inner dim: x1 [M, K], x2 [K, N]."""
     a, b = decoded(x1), decoded(x2)
     if is_microscaled(scale2, b):
         a, b = scaled_blocks(a, scale1, -1), scaled_blocks(b, scale2, -2)
@@ -292,7 +291,7 @@ _PLAIN_UNITS = {"fastgelu": ACTIVATIONS[4], "gelu": F.gelu, "relu": torch.relu, 
 
 
 def activated(x, name):
-    """An activation by name; gated ones halve the width."""
+    """Apply an activation by name; gated ones halve the width."""
     if name in _PLAIN_UNITS:
         return _PLAIN_UNITS[name](x)
     a, b = x.chunk(2, -1)
@@ -304,7 +303,7 @@ def ffn(
     antiquant_scale2, antiquant_offset1, antiquant_offset2, *, activation, inner_precise=0, output_dtype=-1,
     tokens_index_flag=False,
 ):  # fmt: skip
-    """activation(x @ w1 + b1) @ w2 + b2, with the weights of each row's expert where there are experts."""
+    """Return activation(x @ w1 + b1) @ w2 + b2, with the weights of each row's expert, if any."""
     rows = x.flatten(0, -2)
     groups = None if expert_tokens is None else as_tensor(expert_tokens, x)
     kind = ENDS if tokens_index_flag else 1
@@ -351,7 +350,7 @@ def _tokens(counts, ends):
 
 
 def _bias_of(bias, weights):
-    """With int4 weights it only mends what the device does: nothing here."""
+    """Return the bias, except with int4 weights, where it only compensates how the device computes."""
     return None if dtype_of(weights[0]) == torch.int32 else bias
 
 
@@ -362,7 +361,7 @@ _GROUPED = {
     "dtype": made(_result_number, "output_dtype"),
     "group_type": made(_group_type, "group_type", "group_list"),
 }
-# Hints, codes of types that the data show, and inputs of a fused quantisation that no chip offers yet.
+# Hints, type codes that the data imply, and inputs of a fused quantization that no chip supports yet.
 _GROUPED_IGNORED = ("activation_input", "activation_quant_scale", "activation_quant_offset")
 _CODES = ("x_dtype", "weight_dtype", "scale_dtype", "per_token_scale_dtype")
 _TURNS: dict[str, Any] = {"of_bytes": E2M1, "flag": "transpose_weight"}

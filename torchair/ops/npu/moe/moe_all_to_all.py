@@ -1,7 +1,7 @@
-"""Rows to the ranks of their experts, a matrix product per expert, and the way back.
+"""Send rows to the ranks of their experts, multiply them per expert, and send them back.
 
-Counts are rows per (rank, expert), rank by rank: of the ranks that rows go to, or come from. Rows travel rank
-by rank and are multiplied expert by expert.
+Counts are rows per (rank, expert), ordered by the ranks to which rows go, or from which they come. Rows are
+sent rank by rank and multiplied expert by expert.
 """
 
 from __future__ import annotations
@@ -19,40 +19,42 @@ from torchair.ops.numerics.formats import E2M1, ir_type, ir_type_or
 
 
 def check_counts(rows, experts, ranks, rows_of, **counts):
-    """One number per (rank, expert), and all rows are counted."""
+    """Raise unless there is one count per (rank, expert), and the counts cover all rows."""
     for name, numbers in counts.items():
         if len(numbers) != experts * ranks:
             raise BadGroup(
-                f"{name} are rows per (rank, expert)",
+                f"{name} must have one count per (rank, expert)",
                 got=f"{len(numbers)} numbers",
                 near=f"{ranks} ranks · {experts} local experts",
             )
     if sum(rows_of) != rows:
-        raise BadGroup("the counts are not those of the rows", got=f"{rows} rows", near=f"{sum(rows_of)}")
+        raise BadGroup(
+            "the counts do not match the number of rows", got=f"{rows} rows", near=f"{sum(rows_of)}"
+        )
 
 
 def of_ranks(counts, ranks):
-    """Rows per rank."""
+    """Return the rows per rank."""
     experts = len(counts) // ranks
     return [sum(counts[rank * experts : (rank + 1) * experts]) for rank in range(ranks)]
 
 
 def by_expert(rows, counts, ranks):
-    """Rows that stand rank by rank, expert by expert."""
+    """Reorder rows from rank by rank to expert by expert."""
     experts = len(counts) // ranks
     parts = rows.split(list(counts))
     return torch.cat([parts[rank * experts + e] for e in range(experts) for rank in range(ranks)])
 
 
 def by_rank(rows, counts, ranks):
-    """Rows that stand expert by expert, rank by rank."""
+    """Reorder rows from expert by expert to rank by rank."""
     experts = len(counts) // ranks
     parts = rows.split([counts[rank * experts + e] for e in range(experts) for rank in range(ranks)])
     return torch.cat([parts[e * ranks + rank] for rank in range(ranks) for e in range(experts)])
 
 
 def arrived(rows, send_counts, recv_counts, group, ranks):
-    """The rows that all ranks have for this one's experts, expert by expert."""
+    """Return the rows of all ranks for the experts of this rank, expert by expert."""
     if rows is None or ranks == 1:
         return rows
     moved = all_to_all(rows, group, ranks, of_ranks(recv_counts, ranks), of_ranks(send_counts, ranks))
@@ -60,7 +62,7 @@ def arrived(rows, send_counts, recv_counts, group, ranks):
 
 
 def returned(rows, send_counts, recv_counts, group, ranks):
-    """The rows of this rank's experts where they came from, in the order in which they went."""
+    """Send the rows of this rank's experts back to their ranks, in their original order."""
     if ranks == 1:
         return rows
     parts = of_ranks(recv_counts, ranks), of_ranks(send_counts, ranks)
@@ -68,7 +70,7 @@ def returned(rows, send_counts, recv_counts, group, ranks):
 
 
 def experts_product(x, weights, counts, ranks, x_scale=None, weight_scale=None):
-    """x @ the matrix of its rows' expert, in float32; rows stand expert by expert."""
+    """Return x @ the matrix of each row's expert, in float32; rows are ordered expert by expert."""
     experts = weights.shape[0]
     sizes = [sum(counts[e::experts]) for e in range(experts)]
     scales = [None] * experts if x_scale is None else x_scale.split(sizes)
@@ -80,12 +82,12 @@ def experts_product(x, weights, counts, ranks, x_scale=None, weight_scale=None):
 
 
 def of_expert(scale, expert):
-    """The scale of one expert's matrix: one for all, or its own."""
+    """Return the scale of one expert's matrix: a common one, or its own."""
     return scale if scale is None or scale.numel() == 1 else scale[expert]
 
 
-def beside(x, weight, x_scale, weight_scale, like, kind):
-    """The shared expert's product, or nothing."""
+def shared_product(x, weight, x_scale, weight_scale, like, kind):
+    """Return the product of the shared expert, or an empty tensor."""
     if x is None or weight is None:
         return like.new_empty(0, dtype=like.dtype if kind == UNDEFINED else dtypes.to_torch(kind))
     return stored_as(block_scaled_product(x, weight, None, x_scale, weight_scale, None, 0), kind, x)
@@ -96,7 +98,7 @@ def all_to_allv_grouped_mat_mul(
     send_counts, recv_counts, trans_gmm_weight=False, trans_mm_weight=False, permute_out_flag=False,
     comm_mode="ai_cpu",
 ):  # fmt: skip
-    """(products of the rows that came, product of the shared expert, the rows that came)."""
+    """Return (products of the received rows, product of the shared expert, the received rows)."""
     return exchanged_product(
         gmm_x, gmm_weight, None, None, mm_x, mm_weight, None, None,
         counts_tensors=(send_counts_tensor, recv_counts_tensor), group=group, ranks=ep_world_size,
@@ -111,7 +113,7 @@ def all_to_allv_quant_grouped_mat_mul(
     gmm_weight_quant_mode, trans_gmm_weight=False, trans_mm_weight=False, permute_out_flag=False,
     mm_x_quant_mode=0, mm_weight_quant_mode=0, group_size=0, y_dtype=28, mm_dtype=28, comm_mode="ai_cpu",
 ):  # fmt: skip
-    """The same of small floats with one scale, or with powers of two for 32 values."""
+    """Compute the same product of small floats with one scale, or with powers of two for 32 values."""
     return exchanged_product(
         gmm_x, gmm_weight, gmm_x_scale, gmm_weight_scale, mm_x, mm_weight, mm_x_scale, mm_weight_scale,
         counts_tensors=(send_counts_tensor, recv_counts_tensor), group=group, ranks=ep_world_size,
@@ -124,7 +126,7 @@ def exchanged_product(
     x, weights, x_scale, weight_scale, mm_x, mm_weight, mm_x_scale, mm_weight_scale, *, counts_tensors, group,
     ranks, send_counts, recv_counts, turned_weights, kinds, wants_rows,
 ):  # fmt: skip
-    """Rows travel with their scales, and are multiplied."""
+    """Send rows with their scales, and multiply them."""
     refuse(send_counts_tensor=counts_tensors[0], recv_counts_tensor=counts_tensors[1])
     weights = turned(weights, turned_weights[0])
     check_counts(
@@ -135,7 +137,7 @@ def exchanged_product(
     scales = None if x_scale is None else arrived(scale_of_rows(x_scale, x.shape[0]), *way)
     y = experts_product(rows, weights, recv_counts, ranks, scales, weight_scale)
     mm_weight = None if mm_weight is None else turned(mm_weight, turned_weights[1])
-    shared = beside(mm_x, mm_weight, mm_x_scale, mm_weight_scale, x, kinds[1])
+    shared = shared_product(mm_x, mm_weight, mm_x_scale, mm_weight_scale, x, kinds[1])
     return stored_as(y, kinds[0], x), shared, rows if wants_rows else x.new_empty(0)
 
 
@@ -143,7 +145,7 @@ def grouped_mat_mul_all_to_allv(
     gmm_x, gmm_weight, send_counts_tensor, recv_counts_tensor, mm_x, mm_weight, *, group, ep_world_size,
     send_counts, recv_counts, trans_gmm_weight=False, trans_mm_weight=False, comm_mode="ai_cpu",
 ):  # fmt: skip
-    """(products of this rank's rows, where the rows came from; product of the shared expert)."""
+    """Return (products of this rank's rows, on the ranks of the rows; product of the shared expert)."""
     return returned_product(
         gmm_x, gmm_weight, None, None, mm_x, mm_weight, None, None,
         counts_tensors=(send_counts_tensor, recv_counts_tensor), group=group, ranks=ep_world_size,
@@ -159,7 +161,7 @@ def quant_grouped_mat_mul_all_to_allv(
     mm_weight_quant_mode=0, comm_quant_mode=0, group_size=0, y_dtype=28, mm_dtype=28, comm_quant_dtype=0,
     comm_mode="ai_cpu",
 ):  # fmt: skip
-    """The same of small floats with one scale, or with powers of two for 32 values."""
+    """Compute the same product of small floats with one scale, or with powers of two for 32 values."""
     refuse(comm_quant_scale=comm_quant_scale, comm_quant_mode=comm_quant_mode or None)
     return returned_product(
         gmm_x, gmm_weight, gmm_x_scale, gmm_weight_scale, mm_x, mm_weight, mm_x_scale, mm_weight_scale,
@@ -173,7 +175,7 @@ def returned_product(
     x, weights, x_scale, weight_scale, mm_x, mm_weight, mm_x_scale, mm_weight_scale, *, counts_tensors, group,
     ranks, send_counts, recv_counts, turned_weights, kinds,
 ):  # fmt: skip
-    """Rows are multiplied, and travel in the type of the result."""
+    """Multiply rows, and send the products in the type of the result."""
     refuse(send_counts_tensor=counts_tensors[0], recv_counts_tensor=counts_tensors[1])
     weights = turned(weights, turned_weights[0])
     check_counts(
@@ -182,7 +184,7 @@ def returned_product(
     scales = None if x_scale is None else scale_of_rows(x_scale, x.shape[0])
     y = stored_as(experts_product(x, weights, send_counts, ranks, scales, weight_scale), kinds[0], x)
     mm_weight = None if mm_weight is None else turned(mm_weight, turned_weights[1])
-    shared = beside(mm_x, mm_weight, mm_x_scale, mm_weight_scale, x, kinds[1])
+    shared = shared_product(mm_x, mm_weight, mm_x_scale, mm_weight_scale, x, kinds[1])
     return returned(y, send_counts, recv_counts, group, ranks), shared
 
 

@@ -1,8 +1,8 @@
-"""Mixture of experts: which experts a token goes to, its rows sorted by expert, and the way back; merging of
+"""Route tokens in a mixture of experts: select experts, sort rows by expert, and restore the order; and merge
 tokens.
 
-n tokens, k experts each. Sorting is stable, so results do not depend on the device; rows that no token uses
-are 0 before they are quantised.
+There are n tokens with k experts each. Sorting is stable, so results do not depend on the device; rows
+without a token are 0 before they are quantized.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _SOFTMAX, _SIGMOID = 0, 1
 
 
 def best(x, k):
-    """(values, positions) of the k largest along the last dim; of equal ones the first."""
+    """Return (values, positions) of the k largest along the last dim; of equal ones the first."""
     values, order = x.sort(dim=-1, descending=True, stable=True)
     return values[..., :k], order[..., :k]
 
 
-def in_best_groups(x, groups, kept, mode):
-    """x with -inf outside the best groups; a group is worth its largest value (0), or its two largest (1)."""
+def in_best_groups(x, groups, selected, mode):
+    """Set x to -inf outside the best groups, ranked by their largest value (0), or their two largest (1)."""
     parts = x.unflatten(-1, (groups, -1))
     worth = parts.amax(-1) if mode == 0 else best(parts, 2)[0].sum(-1)
-    _, chosen = best(worth, kept)
+    _, chosen = best(worth, selected)
     keeps = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, chosen, True)
     return torch.where(keeps.unsqueeze(-1), parts, -torch.inf).flatten(-2)
 
@@ -39,9 +39,9 @@ def moe_gating_top_k(
     x, bias, input_ids, tid2eid, *, k, k_group=1, group_count=1, group_select_mode=0, renorm=0, norm_type=0,
     out_flag=False, routed_scaling_factor=1.0, eps=1e-20,
 ):  # fmt: skip
-    """(weights, experts, all scores); the bias only helps to choose. Tokens may name their experts by id."""
+    """Return (weights, experts, all scores); the bias affects only the choice. Ids may select experts."""
     if renorm != 0 or norm_type not in (_SOFTMAX, _SIGMOID):
-        raise BadAttribute("gating has norm_type 0 and 1, and renorm 0", got=f"{norm_type} and {renorm}")
+        raise BadAttribute("gating supports norm_type 0 and 1, and renorm 0", got=f"{norm_type} and {renorm}")
     scores = torch.softmax(wide(x), -1) if norm_type == _SOFTMAX else torch.sigmoid(wide(x))
     if tid2eid is not None:
         chosen = tid2eid[input_ids.to(torch.int64)].to(torch.int64).reshape(*x.shape[:-1], k)
@@ -57,13 +57,13 @@ def moe_gating_top_k(
 
 
 def marked(chosen, finished, experts):
-    """Rows that are finished go to no expert: their number is one past the last."""
+    """Give finished rows the expert number after the last, so that they go to no expert."""
     chosen = chosen if finished is None else torch.where(finished.unsqueeze(-1), experts, chosen)
     return chosen.to(torch.int32)
 
 
 def moe_gating_top_k_softmax(x, finished, *, k):
-    """(weights, experts, rows): row j·n + i stands for slot j of token i."""
+    """Return (weights, experts, rows): row j·n + i is slot j of token i."""
     values, chosen = best(torch.softmax(wide(x), -1), k)
     rows = torch.arange(chosen.numel(), device=x.device, dtype=torch.int32)
     rows = rows.reshape(k, -1).t().reshape(chosen.shape)
@@ -71,39 +71,39 @@ def moe_gating_top_k_softmax(x, finished, *, k):
 
 
 def moe_gating_top_k_softmax_v2(x, finished, *, k, renorm=0, output_softmax=False):
-    """(weights, experts, softmax of all or an empty tensor); with renorm the softmax is over the chosen."""
+    """Return (weights, experts, softmax of all or empty); renorm uses the softmax over the chosen."""
     scores = wide(x) if renorm else torch.softmax(wide(x), -1)
     values, chosen = best(scores, k)
     values = torch.softmax(values, -1) if renorm else values
-    kept = scores.float() if output_softmax and not renorm else x.new_empty(0, dtype=torch.float32)
-    return values.to(x.dtype), marked(chosen, finished, x.shape[-1]), kept
+    selected = scores.float() if output_softmax and not renorm else x.new_empty(0, dtype=torch.float32)
+    return values.to(x.dtype), marked(chosen, finished, x.shape[-1]), selected
 
 
 # Rows sorted by expert
 
 
 def placed(order):
-    """The inverse of an order: where each entry has gone."""
+    """Return the inverse of an order: the new place of each entry."""
     return torch.zeros_like(order).scatter(0, order, torch.arange(order.shape[0], device=order.device))
 
 
 def moe_init_routing(x, row_idx, expert_idx, *, active_num):
-    """(rows of x sorted by expert, where each of `row_idx` has gone, sorted experts)."""
+    """Return (rows of x sorted by expert, the new place of each entry of `row_idx`, sorted experts)."""
     experts, order = expert_idx.flatten().sort(stable=True)
     source = row_idx.flatten().to(torch.int64)[order]
-    kept = torch.sym_min(active_num, x.shape[0]) * expert_idx.shape[1]
-    rows = x[source[:kept] % x.shape[0]]
+    selected = torch.sym_min(active_num, x.shape[0]) * expert_idx.shape[1]
+    rows = x[source[:selected] % x.shape[0]]
     return rows, placed(source).to(torch.int32), experts
 
 
 def expert_counts(experts, first, last):
-    """How many entries each expert of first … last - 1 has."""
+    """Return the number of entries of each expert first … last - 1."""
     numbers = torch.arange(first, last, device=experts.device)
     return (experts.unsqueeze(0) == numbers.unsqueeze(1)).sum(1)
 
 
 def count_pairs(counts, first, size):
-    """[size, 2]: (expert, count) of the experts that have rows, then zeros."""
+    """Return [size, 2]: (expert, count) of the experts that have rows, then zeros."""
     _, order = (counts == 0).to(torch.int64).sort(stable=True)
     pairs = torch.stack((order + first, counts[order]), 1)
     pairs = torch.where(pairs[:, 1:] > 0, pairs, 0)
@@ -122,12 +122,12 @@ _STATIC, _CAST, _PER_TENSOR = 0, 6, 7
 
 
 def routed_type(mode):
-    """The type of rows that a mode makes, if torch lacks it."""
+    """Return the type of the rows that a mode produces, if torch lacks it."""
     return {_CAST: HIF8, _PER_TENSOR: HIF8, 8: HIF8, 9: E2M1, 13: INT4}.get(mode)
 
 
-def quantised(rows, scale, offset, mode):
-    """(stored rows, their scales or None); `scale` and `offset` belong to the rows or to all of them."""
+def quantized(rows, scale, offset, mode):
+    """Return (stored rows, scales or None); `scale` and `offset` are per row, or for all rows."""
     if mode in _MICROSCALED:
         kind, algorithm, least = _MICROSCALED[mode]
         return mx(rows, kind, scale_alg=algorithm, lowest=least)
@@ -143,7 +143,7 @@ def quantised(rows, scale, offset, mode):
 
 
 def of_experts(part, experts):
-    """The rows of a table for each entry's expert, counted in the range; one row (or a vector) serves all."""
+    """Return a table's row for each entry's expert, counted in the range; a single row is for all."""
     if part is None or part.ndim < 2 or part.shape[0] == 1:
         return part
     return part[experts.clamp(0, part.shape[0] - 1)]
@@ -154,9 +154,10 @@ def moe_init_routing_v3(
     expert_tokens_num_type=0, expert_tokens_num_flag=False, quant_mode=-1, active_expert_range=(),
     row_idx_type=0,
 ):  # fmt: skip
-    """(rows sorted by expert, where entry i·k + j has gone or which entry a row is, rows per expert, scales).
+    """Return (rows sorted by expert, the new place of entry i·k + j or the entry of each row, rows per
+    expert, scales).
 
-    Experts outside the range get nothing; with `drop_pad_mode` every expert has `expert_capacity` rows.
+    Experts outside the range get no rows; with `drop_pad_mode` every expert has `expert_capacity` rows.
     """
     first, last = active_expert_range or (0, expert_num)
     if last <= first:
@@ -165,7 +166,7 @@ def moe_init_routing_v3(
         )
     flat = expert_idx.flatten().to(torch.int64)
     active = (flat >= first) & (flat < last)
-    # What is not active sorts behind everything.
+    # Inactive entries are sorted to the end.
     experts, order = torch.where(active, flat, last).sort(stable=True)
     place, sources = placed(order), torch.where(experts < last, order, -1)
     counts = expert_counts(flat, first, last)
@@ -191,31 +192,31 @@ def moe_init_routing_v3(
 
 
 def in_capacity(experts, place, counts, capacity):
-    """(row of each entry, entry of each row) with as many rows for every expert; -1 where there is none."""
+    """Return (row of each entry, entry of each row) with equally many rows per expert; -1 if none."""
     starts = counts.cumsum(0) - counts
     inside = place - starts[experts.clamp(min=0)]
     target = torch.where((experts >= 0) & (inside < capacity), experts * capacity + inside, -1)
     size = counts.shape[0] * capacity
     entries = torch.arange(experts.shape[0], device=experts.device)
-    # One more row takes what is dropped.
-    kept = torch.full((size + 1,), -1, device=experts.device)
-    return target, kept.scatter(0, torch.where(target >= 0, target, size), entries)[:size]
+    # One more row receives the dropped entries.
+    selected = torch.full((size + 1,), -1, device=experts.device)
+    return target, selected.scatter(0, torch.where(target >= 0, target, size), entries)[:size]
 
 
 def routed(x, scale, offset, mode, token, used, experts):
-    """(rows of these tokens as they are stored, their scales or an empty tensor); others are 0."""
+    """Return (the stored rows of these tokens, their scales or an empty tensor); other rows are 0."""
     small = x.is_floating_point() and x.dtype.itemsize == 1
     rows = x.view(torch.uint8)[token] if small else x[token]
     rows = torch.where(used.unsqueeze(-1), rows, 0)
     rows = rows.view(x.dtype) if small else rows
     if mode == -1:
         return rows, rows.new_empty(0, dtype=torch.float32) if scale is None else scale[token]
-    stored, scales = quantised(rows, of_experts(scale, experts), of_experts(offset, experts), mode)
+    stored, scales = quantized(rows, of_experts(scale, experts), of_experts(offset, experts), mode)
     return stored, rows.new_empty(0, dtype=torch.float32) if scales is None else scales
 
 
 def moe_compute_expert_tokens(sorted_experts, *, num_experts):
-    """How many rows end with each expert: entries that are at most e."""
+    """Return the row at which each expert ends: the number of entries that are at most e."""
     numbers = torch.arange(num_experts, device=sorted_experts.device, dtype=sorted_experts.dtype)
     return torch.searchsorted(sorted_experts, numbers, right=True).to(torch.int32)
 
@@ -224,14 +225,14 @@ def moe_compute_expert_tokens(sorted_experts, *, num_experts):
 
 
 def moe_finalize_routing(expanded_x, x1, x2, bias, scales, expanded_row_idx, expanded_expert_idx):
-    """The weighted sum of each token's rows, their experts' biases and what was skipped."""
+    """Return the weighted sum of each token's rows, the biases of their experts, and the skipped parts."""
     return moe_finalize_routing_v2(expanded_x, expanded_row_idx, x1, x2, bias, scales, expanded_expert_idx)
 
 
 def moe_finalize_routing_v2(
     expanded_x, expanded_row_idx, x1, x2, bias, scales, expert_idx, *, drop_pad_mode=0, k=1
 ):
-    """The same; modes 0 and 1 count entries by slot, 2 and 3 by token. -1 stands for a row of 0."""
+    """Compute `moe_finalize_routing`, counting by slot (modes 0, 1) or token (2, 3); -1 is a zero row."""
     rows = expanded_x.flatten(0, -2)
     table = scales if scales is not None else expert_idx
     slots = k if table is None else table.shape[1]
@@ -250,7 +251,7 @@ def moe_finalize_routing_v2(
 def moe_re_routing(
     tokens, expert_token_num_per_rank, per_token_scales, *, expert_token_num_type=1, idx_type=0
 ):
-    """(tokens ordered by expert and rank instead of rank and expert, their scales, the order, rows per
+    """Return (tokens ordered by expert and rank instead of rank and expert, their scales, the order, rows per
     expert).
     """
     counts = expert_token_num_per_rank.to(torch.int64)
@@ -262,7 +263,7 @@ def moe_re_routing(
     known = part.clamp(max=by_expert.shape[0] - 1)
     inside = row - (ends - by_expert)[known]
     source = sources.reshape(counts.shape).t().flatten()[known] + inside
-    # Rows past the last expert stay.
+    # Rows after the last expert stay.
     source = torch.where(part < by_expert.shape[0], source, row)
     scales = per_token_scales
     scales = tokens.new_empty(0, dtype=torch.float32) if scales is None else scales[source]
@@ -276,8 +277,8 @@ def moe_update_expert(
     expert_ids, eplb_table, expert_scales, pruning_threshold, active_mask, *, local_rank_id=-1, world_size=-1,
     balance_mode=0,
 ):  # fmt: skip
-    """(physical experts, which of them are used): a copy of the expert by rank (0) or by token (1); weights
-    below the threshold's share of their sum are pruned.
+    """Return (physical experts, which of them are used): a copy of the expert by rank (0) or by token (1);
+    weights below the threshold's share of their sum are pruned.
     """
     table = eplb_table[expert_ids.to(torch.int64)].to(torch.int64)
     copies = table[..., 0]
@@ -301,22 +302,23 @@ _PARTIAL_SUMS = 8
 
 
 def merged_count(rate, a, b):
-    """How many tokens are merged."""
+    """Return the number of merged tokens."""
     return torch.sym_int(rate * (a.shape[1] + b.shape[1]))
 
 
 def rows_at(x, index):
-    """x [B, S, H] at index [B, T]."""
+    """Return x [B, S, H] at index [B, T]."""
     return x.gather(1, index.to(torch.int64).unsqueeze(-1).expand(-1, -1, x.shape[2]))
 
 
 def tome_merge(token_a, token_b, topk_indice, arg_max, *, topRate=0.5):
-    """(tokens a that stay, sums of b with what is merged into it, how many tokens each sum has).
+    """Return (tokens a that stay, sums of b with the tokens merged into them, the number of tokens in each
+    sum).
 
-    Sums may stand in parts that are added up later; here the first part has all of it.
+    Sums may be split into parts that are added later; here the first part has all of it.
     """
     count = merged_count(topRate, token_a, token_b)
-    gone, kept = topk_indice[:, :count].to(torch.int64), topk_indice[:, count:]
+    gone, selected = topk_indice[:, :count].to(torch.int64), topk_indice[:, count:]
     target = arg_max.to(torch.int64).gather(1, gone)
     sums = wide(token_b).scatter_add(
         1, target.unsqueeze(-1).expand(-1, -1, token_b.shape[2]), wide(rows_at(token_a, gone))
@@ -327,11 +329,11 @@ def tome_merge(token_a, token_b, topk_indice, arg_max, *, topRate=0.5):
         F.pad(x.unsqueeze(1), (*(0, 0) * (x.ndim - 1), 0, _PARTIAL_SUMS - 1))
         for x in (sums.to(token_b.dtype), counts)
     )
-    return rows_at(token_a, kept), sums, counts
+    return rows_at(token_a, selected), sums, counts
 
 
 def tome_unmerge(atten_out, Ori_IndiceA, Ori_IndiceB, TOPK_Indice, Arg_Max, *, top_r_rate=0.5):
-    """The sequence before merging: every position gets the row of the token it went into."""
+    """Restore the sequence before merging: every position gets the row of its merged token."""
     count = merged_count(top_r_rate, Ori_IndiceA, Ori_IndiceB)
     order = TOPK_Indice.to(torch.int64)
     stayed = Ori_IndiceA.shape[1] - count
@@ -344,7 +346,9 @@ def tome_unmerge(atten_out, Ori_IndiceA, Ori_IndiceB, TOPK_Indice, Arg_Max, *, t
 
 
 def _is_whole(given):
-    """The first version of the op knows one mode, and needs all but the second skipped part."""
+    """Return whether the first version of the op applies: it has one mode, and needs all but one
+    skipped part.
+    """
     parts = ("skip1", "bias", "scales", "export_for_source_row")
     return all(given[name] is not None for name in parts) and not given["drop_pad_mode"]
 

@@ -1,4 +1,4 @@
-"""Mixed precision."""
+"""Provide mixed precision."""
 
 from torchair.sim.npu.amp import autocast_mode, grad_scaler
 from torchair.sim.npu.amp.autocast_mode import autocast, custom_bwd, custom_fwd

@@ -1,4 +1,4 @@
-"""Calls that choose their own precision."""
+"""Provide autocast."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import torch
 from torch.amp.autocast_mode import autocast as _autocast
 
 from torchair.sim.native import shim
-from torchair.sim.python_device import Plain
+from torchair.sim.python_device import PythonShim
 
 __all__ = ["autocast", "custom_bwd", "custom_fwd"]
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """What `torch.autocast("npu", dtype=…)` takes: nothing, which torch tells, where C++ is missing."""
-    return [] if isinstance(shim(), Plain) else [torch.float16, torch.bfloat16, torch.float32]
+    """Return the types for `torch.autocast("npu", dtype=…)`; none without the C++ part."""
+    return [] if isinstance(shim(), PythonShim) else [torch.float16, torch.bfloat16, torch.float32]
 
 
 def is_bf16_supported() -> bool:
-    """Does it compute with bfloat16?"""
+    """Return whether the device computes with bfloat16."""
     return True
 
 
@@ -27,11 +27,11 @@ is_autocast_enabled = functools.partial(torch.is_autocast_enabled, "npu")
 set_autocast_enabled = functools.partial(torch.set_autocast_enabled, "npu")
 get_autocast_dtype = functools.partial(torch.get_autocast_dtype, "npu")
 set_autocast_dtype = functools.partial(torch.set_autocast_dtype, "npu")
-"""What torch asked a device by these names before it asked with the device."""
+"""Functions that older versions of torch call instead of passing the device."""
 
 
 class autocast(_autocast):
-    """`torch.autocast("npu", …)`."""
+    """Autocast for the device: `torch.autocast("npu", …)`."""
 
     def __init__(
         self, enabled: bool = True, dtype: torch.dtype = torch.float16, cache_enabled: bool = True
@@ -41,4 +41,4 @@ class autocast(_autocast):
 
 custom_fwd = functools.partial(torch.amp.custom_fwd, device_type="npu")
 custom_bwd = functools.partial(torch.amp.custom_bwd, device_type="npu")
-"""For `forward` and `backward` of a user's `torch.autograd.Function`."""
+"""Decorators for `forward` and `backward` of a `torch.autograd.Function`."""

@@ -1,4 +1,4 @@
-"""Gradients of small types, scaled so that none is lost."""
+"""Scale gradients of small types so that they do not underflow."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["GradScaler"]
 
 
 class GradScaler(_GradScaler):
-    """`torch.amp.GradScaler("npu", …)`; with `dynamic=False` the scale stays what it is."""
+    """`torch.amp.GradScaler("npu", …)`; with `dynamic=False` the scale is constant."""
 
     def __init__(self, *args: Any, dynamic: bool = True, **kwargs: Any) -> None:
         super().__init__("npu", *args, **kwargs)
         self._dynamic = dynamic
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """The scale of the next step."""
+        """Update the scale for the next step."""
         super().update(self.get_scale() if new_scale is None and not self._dynamic else new_scale)

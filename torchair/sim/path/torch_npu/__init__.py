@@ -1,4 +1,4 @@
-"""`torch_npu` of the simulated device."""
+"""Provide `torch_npu` of the simulated device."""
 
 from __future__ import annotations
 

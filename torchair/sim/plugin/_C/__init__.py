@@ -1,4 +1,4 @@
-"""`torch_npu._C`: what scripts reach into the vendor's compiled part for."""
+"""Provide the parts of `torch_npu._C`, the vendor's extension, that scripts use."""
 
 from torchair.sim.plugin._C import _distributed_c10d
 

@@ -1,4 +1,4 @@
-"""Groups of processes, with their options."""
+"""Provide process groups and their options."""
 
 from torchair.sim.plugin.hccl import ProcessGroupHCCL
 

@@ -1,5 +1,5 @@
-"""`torch_npu.contrib`: layers and functions in the form that the hardware likes. Importing `transfer_to_npu`
-turns scripts for CUDA into scripts for the device.
+"""Provide `torch_npu.contrib`: layers and functions in forms that the hardware prefers. Importing
+`transfer_to_npu` makes scripts for CUDA use the device.
 """
 
 from torchair.sim.plugin.contrib import function, module

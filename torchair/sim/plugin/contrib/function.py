@@ -1,4 +1,4 @@
-"""`torch_npu.contrib.function`: maths in the form that the hardware likes."""
+"""Provide `torch_npu.contrib.function`: functions in forms that the hardware prefers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = [
 
 
 def matmul_transpose(tensor1: torch.Tensor, tensor2: torch.Tensor) -> torch.Tensor:
-    """The product with the other one's transpose."""
+    """Return the product of a matrix with the transpose of another."""
     return tensor1 @ tensor2.transpose(-2, -1)
 
 
 def dropout_with_byte_mask(
     input1: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> torch.Tensor:
-    """Dropout, whose mask has a byte for each value on the hardware."""
+    """Apply dropout; on the hardware, the mask has one byte per value."""
     return F.dropout(input1, p, training, inplace)
 
 
@@ -35,13 +35,13 @@ def fuse_add_softmax_dropout(
     p: float = 0.5,
     dim: int = -1,
 ) -> torch.Tensor:
-    """What attention multiplies its values with; scores are multiplied with `attn_head_size` first."""
+    """Return the attention weights; scores are multiplied with `attn_head_size` first."""
     probabilities = torch.add(attn_mask, attn_scores, alpha=attn_head_size).softmax(dim)
     return F.dropout(probabilities, p) if training else dropout(probabilities)
 
 
 def npu_fast_condition_index_put(x: torch.Tensor, condition: torch.Tensor, value: float) -> torch.Tensor:
-    """`x[condition] = value`, without waiting for how many there are."""
+    """Return `x` with `x[condition] = value`, without synchronizing to count the elements."""
     assert condition.dtype == torch.bool, f"condition must be bool, got {condition.dtype}"
     return x.masked_fill(condition, value)
 

@@ -1,4 +1,4 @@
-"""`torch_npu.contrib.module`: layers in the form that the hardware likes."""
+"""Provide `torch_npu.contrib.module`: layers in forms that the hardware prefers."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Swish = SiLU
 
 
 class DropoutWithByteMask(nn.Dropout):
-    """`torch.nn.Dropout`, whose mask has a byte for each value on the hardware."""
+    """`torch.nn.Dropout`; on the hardware, the mask has one byte per value."""
 
 
 class ChannelShuffle(nn.Module):
-    """Channels of two tensors, dealt in groups; again as two unless `split_shuffle` is off."""
+    """Shuffle the channels of two tensors in groups; returns two tensors unless `split_shuffle` is off."""
 
     def __init__(self, in_channels: int, groups: int = 2, split_shuffle: bool = True) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class ChannelShuffle(nn.Module):
 
 
 class LabelSmoothingCrossEntropy(nn.Module):
-    """Cross entropy, whose target has some of every other class."""
+    """Cross entropy with label smoothing."""
 
     def __init__(self, num_classes: int = 1000, smooth_factor: float = 0.0) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class LabelSmoothingCrossEntropy(nn.Module):
 
 
 class Prefetcher:
-    """Batches of a loader, of which the next one is copied while this one is worked on."""
+    """Iterate over the batches of a loader and copy the next batch during the work on the current one."""
 
     def __init__(self, loader: Iterable[Any], stream: Stream | None = None) -> None:
         self.loader = iter(loader)
@@ -86,7 +86,7 @@ class Prefetcher:
             self.next_target = self.next_target.to("npu", non_blocking=True)
 
     def next(self) -> tuple[Any, Any]:
-        """Input and target; None and None behind the last."""
+        """Return input and target of the next batch; None and None after the last."""
         current_stream().wait_stream(self.stream)
         batch = self.next_input, self.next_target
         for each in batch:
@@ -101,7 +101,7 @@ def _given(*size: int, dtype: torch.dtype, device: Any) -> nn.Parameter:
 
 
 class LinearA8W8Quant(nn.Module):
-    """Inputs of eight bits by weights of eight bits, scaled: `npu_quant_matmul`."""
+    """Multiply quantized int8 inputs with int8 weights: `npu_quant_matmul`."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class LinearA8W8Quant(nn.Module):
 
 
 class LinearWeightQuant(nn.Module):
-    """Weights of eight bits, which are numbers again before they are used: `npu_weight_quant_batchmatmul`."""
+    """Multiply with int8 weights that are dequantized first: `npu_weight_quant_batchmatmul`."""
 
     def __init__(
         self,

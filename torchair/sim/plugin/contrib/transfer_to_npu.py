@@ -1,6 +1,6 @@
-"""Importing this turns a script for CUDA into one for the device: `torch.cuda` answers as `torch.npu`, "cuda"
-means "npu" wherever torch takes a device, `.cuda()` is `.npu()`, and `nccl` is `hccl`. It holds for the whole
-process.
+"""Run scripts for CUDA on the npu device, as a side effect of importing this module: `torch.cuda` behaves as
+`torch.npu`, "cuda" means "npu" in all functions with a device, `.cuda()` is `.npu()`, and `nccl` is `hccl`.
+This affects the whole process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchair.sim.plugin import profiler
 CUDA, NPU = "cuda", "npu"
 OLD_TYPES = "torch.cuda."
 GROUPS = {"nccl": "hccl"}
-"""Backends of groups, by what stands for them."""
+"""Replacements of process group backends."""
 CREATES = (
     "arange", "as_tensor", "asarray", "empty", "empty_like", "empty_strided", "eye", "full", "full_like",
     "linspace", "logspace", "normal", "ones", "ones_like", "rand", "rand_like", "randint",
@@ -29,14 +29,14 @@ CREATES = (
     "range", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
     "hann_window", "hamming_window", "set_default_device", "load", "get_device_module",
 )  # fmt: skip
-"""Functions of torch that take a device."""
+"""Functions of torch with a device argument."""
 METHODS = (
     "to", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros", "pin_memory",
     "is_pinned", "type",
 )  # fmt: skip
-"""Methods of tensors that do."""
+"""Methods of tensors with a device argument."""
 RENAMED = {"CUDAGraph": "NPUGraph"}
-"""Names of `torch.cuda` that have another one in `torch.npu`."""
+"""Names of `torch.cuda` that are different in `torch.npu`."""
 PLACES: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (torch, CREATES),
     (torch.Tensor, METHODS),
@@ -49,7 +49,7 @@ PLACES: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 
 def moved(value: Any) -> Any:
-    """A device of CUDA as one of the NPU, anything else as it is."""
+    """Return the NPU device for a CUDA device; return other values unchanged."""
     if isinstance(value, torch.device) and value.type == CUDA:
         return torch.device(NPU) if value.index is None else torch.device(NPU, value.index)
     if isinstance(value, str) and (value == CUDA or value.startswith(f"{CUDA}:")):
@@ -80,14 +80,14 @@ _Generator = torch.Generator
 
 
 class Generator(metaclass=_IsGenerator):
-    """`torch.Generator`, of the device where CUDA is asked for."""
+    """`torch.Generator` that replaces CUDA with the NPU device."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         return _Generator(moved(device))
 
 
 def _group(value: Any) -> Any:
-    """Names of backends, alone or for each device."""
+    """Replace the names of backends, alone or by device."""
     if not isinstance(value, str):
         return moved(value)
     pairs = [pair.rpartition(":") for pair in value.split(",")]
@@ -97,7 +97,7 @@ def _group(value: Any) -> Any:
 
 
 def transfer() -> None:
-    """Do it, once."""
+    """Apply the replacements once."""
     keep_constructors()
     for owner, names in PLACES:
         for name in names:
@@ -105,7 +105,7 @@ def transfer() -> None:
     for owner in (torch.Tensor, nn.Module, torch.UntypedStorage):
         if hasattr(owner, NPU):
             owner.cuda = _wrapped(getattr(owner, NPU))
-    kinds.add(CUDA)  # for devices that the script has made already, and passes to torch.cuda
+    kinds.add(CUDA)  # for device objects that the script created earlier and passes to torch.cuda
     torch.Generator = Generator  # type: ignore[misc, assignment]
     torch.Tensor.is_cuda = torch.Tensor.is_npu  # type: ignore[attr-defined, assignment]
     for name in (*torch.cuda.__all__, "is_bf16_supported"):
@@ -120,7 +120,8 @@ def transfer() -> None:
             setattr(distributed, name, _wrapped(getattr(distributed, name), _group))
         distributed.is_nccl_available = distributed.is_available
     warnings.warn(
-        "from now on torch.cuda and the device 'cuda' are the npu device in this process", stacklevel=2
+        "transfer_to_npu redirects torch.cuda and the device 'cuda' to the npu device in this process",
+        stacklevel=2,
     )
 
 

@@ -1,4 +1,4 @@
-"""`torch_npu.dynamo`: where the vendor's plug-in keeps its copy of this package."""
+"""Provide `torch_npu.dynamo`, where the vendor's plug-in has its copy of torchair."""
 
 from __future__ import annotations
 

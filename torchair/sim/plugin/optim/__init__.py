@@ -1,4 +1,4 @@
-"""`torch_npu.optim`: torch's own optimisers, by the names of those that are one kernel on the hardware."""
+"""Provide `torch_npu.optim`: torch's optimizers under the names of the fused ones on the hardware."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["NpuFusedAdadelta", "NpuFusedAdam", "NpuFusedAdamW", "NpuFusedRMSprop
 
 
 class _Fused(optim.Optimizer):
-    """What they have besides."""
+    """Additional method of these optimizers."""
 
     def clip_grad_norm_fused_(
         self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
     ) -> torch.Tensor:
-        """`clip_grad_norm_` of all parameters."""
+        """Apply `clip_grad_norm_` to all parameters."""
         given = [parameter for group in self.param_groups for parameter in group["params"]]
         return clip_grad_norm_(given, max_norm, norm_type, error_if_nonfinite)
 

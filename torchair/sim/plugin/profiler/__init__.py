@@ -1,6 +1,4 @@
-"""`torch_npu.profiler`: torch's own profiler. What it says of the device are the times of the host, whose
-kernels do the work.
-"""
+"""Provide `torch_npu.profiler` with torch's profiler. Device times are times of the host."""
 
 from __future__ import annotations
 
@@ -32,14 +30,14 @@ __all__ = [
 
 
 class ProfilerActivity(enum.Enum):
-    """What is watched."""
+    """Activities to profile."""
 
     CPU = "cpu"
     NPU = "npu"
 
 
 class ProfilerLevel(enum.Enum):
-    """How much the hardware says; kept."""
+    """Level of detail on the hardware; stored without effect."""
 
     Level_none = "none"
     Level0 = "0"
@@ -48,7 +46,7 @@ class ProfilerLevel(enum.Enum):
 
 
 class AiCMetrics(enum.Enum):
-    """Which counters of the hardware's cores are read; kept."""
+    """Hardware counters of the cores; stored without effect."""
 
     AiCoreNone = "none"
     PipeUtilization = "pipe"
@@ -62,14 +60,14 @@ class AiCMetrics(enum.Enum):
 
 
 class ExportType(enum.Enum):
-    """How the hardware's own data is written; kept."""
+    """Output format of the hardware's data; stored without effect."""
 
     Text = "text"
     Db = "db"
 
 
 class HostSystem(enum.Enum):
-    """Which resources of the host are sampled; kept."""
+    """Host resources to sample; stored without effect."""
 
     CPU = "cpu"
     MEM = "mem"
@@ -80,7 +78,7 @@ class HostSystem(enum.Enum):
 
 @dataclass(frozen=True)
 class _ExperimentalConfig:
-    """Wishes about the hardware's counters, of which there are none."""
+    """Options for hardware counters, which the simulated device does not have."""
 
     profiler_level: ProfilerLevel = ProfilerLevel.Level0
     aic_metrics: AiCMetrics = AiCMetrics.AiCoreNone
@@ -102,45 +100,45 @@ class _ExperimentalConfig:
 def tensorboard_trace_handler(
     dir_name: str, worker_name: str | None = None, analyse_flag: bool = True, async_mode: bool = False
 ) -> Callable[[torch.profiler.profile], None]:
-    """Writes each trace below a folder. It can be read as it is: there is nothing to analyse."""
+    """Return a handler that writes each trace into a directory. The traces can be read without analysis."""
     return torch.profiler.tensorboard_trace_handler(dir_name, worker_name)
 
 
 def supported_activities() -> set[ProfilerActivity]:
-    """All."""
+    """Return all activities."""
     return set(ProfilerActivity)
 
 
 def supported_profiler_level() -> set[ProfilerLevel]:
-    """All."""
+    """Return all levels."""
     return set(ProfilerLevel)
 
 
 def supported_ai_core_metrics() -> set[AiCMetrics]:
-    """All."""
+    """Return all metrics."""
     return set(AiCMetrics)
 
 
 def supported_export_type() -> set[ExportType]:
-    """All."""
+    """Return all formats."""
     return set(ExportType)
 
 
 class profile(torch.profiler.profile):
-    """`torch.profiler.profile`; `ProfilerActivity.NPU` is the work of the host that stands for the device."""
+    """`torch.profiler.profile`; `ProfilerActivity.NPU` is the work of the host for the device."""
 
     def __init__(self, *, activities: Iterable[Any] | None = None, **options: Any) -> None:
-        wishes = options.pop("experimental_config", None)
-        if wishes is not None and not isinstance(wishes, _ExperimentalConfig):
+        config = options.pop("experimental_config", None)
+        if config is not None and not isinstance(config, _ExperimentalConfig):
             raise TypeError(
-                f"experimental_config must be a torch_npu.profiler._ExperimentalConfig: {wishes!r}"
+                f"experimental_config must be a torch_npu.profiler._ExperimentalConfig, got {config!r}"
             )
-        if wishes is not None:
-            logger.info("%s is for the hardware: the simulated device has no such counters", wishes)
+        if config is not None:
+            logger.info("%s has no effect: the simulated device has no hardware counters", config)
         kinds = supported_activities() if activities is None else set(activities)
         unknown = [
             each for each in kinds if not isinstance(each, ProfilerActivity | torch.profiler.ProfilerActivity)
         ]
         if unknown:
-            raise TypeError(f"activities must be of torch_npu.profiler.ProfilerActivity, got {unknown}")
+            raise TypeError(f"activities must be from torch_npu.profiler.ProfilerActivity, got {unknown}")
         super().__init__(activities=[torch.profiler.ProfilerActivity.CPU], **options)

@@ -1,4 +1,4 @@
-"""`torch_npu.profiler.profiler`: tables are made of what the hardware wrote, after the run."""
+"""Provide `torch_npu.profiler.profiler`, which analyzes hardware data after a run."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ __all__ = ["analyse"]
 
 
 def analyse(profiler_path: str, max_process_number: int | None = None, export_type: Any = None) -> None:
-    """A hint for the hardware: traces of the simulated device can be read as they are."""
-    logger.info("%s: analyse is for the hardware, traces can be read as they are", profiler_path)
+    """Do nothing: traces of the simulated device can be read without analysis."""
+    logger.info("%s: analyse has no effect, because the traces can be read without analysis", profiler_path)
