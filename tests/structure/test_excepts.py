@@ -81,13 +81,13 @@ def _ends_in_raise(handler: ast.ExceptHandler) -> bool:
 
 def _tells(handler: ast.ExceptHandler) -> bool:
     calls = [node for node in ast.walk(handler) if isinstance(node, ast.Call)]
-    told = ("degradations.add", "detours.say")
+    told = ("degradations.add", "fallbacks.say")
     return any(ast.unparse(call.func).endswith(told) for call in calls)
 
 
 def _asks_who_it_is_of(handler: ast.ExceptHandler) -> bool:
     """Raised again, unless somebody goes around it, who tells."""
-    return "detours.add" in ast.unparse(handler)
+    return "fallbacks.add" in ast.unparse(handler)
 
 
 def test_broad_excepts_raise_or_tell() -> None:

@@ -184,7 +184,7 @@ def _bad(fn: Fn, what: str, near: str = _FORMS) -> BadKernel:
         f"the kernel {getattr(fn, '__name__', fn)} {what}",
         at="" if code is None else f"{code.co_filename}:{code.co_firstlineno}",
         near=near,
-        next="see docs/develop/kernel.md",
+        next="see docs/contributing/add-a-kernel.md",
     )
 
 
@@ -243,7 +243,8 @@ def find_kernel(op: Op, device: str, inputs: Sequence[Any], attrs: Mapping[str, 
         if why_not is None:
             return row
         tried.append(f"the kernel on {on or 'any device'} declined: {why_not}")
-    why, cure = _without.get(op.type, ("; ".join(tried), "see docs/develop/kernel.md for how to add one"))
+    how = "see docs/contributing/add-a-kernel.md for how to add one"
+    why, cure = _without.get(op.type, ("; ".join(tried), how))
     raise UnsupportedOp(
         f"the IR op {op.type} has no kernel",
         at=op.origin.source if op.origin else "",

@@ -125,9 +125,7 @@ def test_none_is_not_the_default_of_the_prototype() -> None:
     ge.register_kernel("AutoMaybe", lambda x, *, k, n, j: x * (100.0 if k is None else k))
     x = torch.randn(3)
     try:
-        with pytest.warns(
-            torchair.DegradedWarning, match=r"'k' is None, but its default would be 1\.0"
-        ):
+        with pytest.warns(torchair.DegradedWarning, match=r"'k' is None, but its default would be 1\.0"):
             got = compile_verified(lambda x: (ops.auto_maybe(x), ops.auto_maybe(x, None)), "max-autotune")(x)
     finally:
         unregister_kernel("AutoMaybe")

@@ -393,13 +393,13 @@ class _Compiled:
 
 def _compile(model: LoadedModel, sizes: Mapping[str, int]) -> _Compiled:
     """Compile the graph. If a step fails, warn and compile without it: first passes, finally all lowering."""
-    detours = Fallbacks(degradations=model.degradations, last="its IR is interpreted, op by op")
+    fallbacks = Fallbacks(degradations=model.degradations, last="its IR is interpreted, op by op")
     while True:
-        ctx, symbols = model.context(sizes, detours)
+        ctx, symbols = model.context(sizes, fallbacks)
         try:
             runner = _runner_of(model, ctx)
         except Exception as error:
-            if is_of_user(error) or isinstance(error, TooLarge) or not detours.add(error):
+            if is_of_user(error) or isinstance(error, TooLarge) or not fallbacks.add(error):
                 raise
         else:
             return _Compiled(runner, ctx.info.fake_mode.shape_env, symbols)

@@ -85,12 +85,12 @@ class InterpretedProgram:
         graph: Graph,
         device: torch.device,
         other: Code | None,
-        detours: Fallbacks,
+        fallbacks: Fallbacks,
     ) -> None:
         self._graph = graph
         self._device = device
         self._other = other
-        self._detours = detours
+        self._fallbacks = fallbacks
         self.dump: EngineDump | None = None
 
     @property
@@ -108,9 +108,9 @@ class InterpretedProgram:
         objects = tuple(
             {op.name: op.objects for op in part.ops if op.objects} for part in _parts(self._graph)
         )
-        told = self._detours.degradations
+        degradations = self._fallbacks.degradations
         code = InterpretedCode(
-            text, objects, tuple(layouts), binding, self._device, self._other, self.source, told
+            text, objects, tuple(layouts), binding, self._device, self._other, self.source, degradations
         )
         return NonSerializableCode(code) if any(HELD in op.attrs for op in self._graph.ops) else code
 
@@ -136,13 +136,13 @@ class InterpretedProgram:
                 is_last = self._other is None or written
                 if is_of_user(error) or is_last or any(map(runs_torch, self._graph.ops)):
                     raise
-                # What the ops themselves refuse, they refuse here too, and that is what is told.
+                # What the ops themselves refuse, they refuse here too, and the error says so.
                 assert self._other is not None, "else it was raised"
                 outputs = self._other.load()(args)
                 why = f"{type(error).__name__}: {first_line(error)}"
                 text = f"the reference engine failed ({why}); ops run one by one"
                 logger.error("%s: %s", self._graph.name, text)
-                self._detours.say("reference", text)
+                self._fallbacks.say("reference", text)
                 return outputs
 
 

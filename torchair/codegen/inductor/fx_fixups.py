@@ -71,6 +71,6 @@ def _keeps_strides(view: fx.Node) -> bool:
     try:
         with value.fake_mode:  # type: ignore[attr-defined]
             found = view.target(*fx.map_arg(view.args, lambda inner: inner.meta["val"]), **view.kwargs)  # type: ignore[operator]
-    except (RuntimeError, ValueError):  # such a view is not possible any more
+    except (RuntimeError, ValueError):  # no such view is possible any more
         return False
     return all(map(equal, found.stride(), value.stride()))

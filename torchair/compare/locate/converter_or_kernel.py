@@ -60,7 +60,7 @@ def emitted(graph: Graph) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class WrongCall:
     """A call that returns wrong numbers when it runs alone."""
 
     target: Any
@@ -69,7 +69,7 @@ class Candidate:
     is_right: Callable[[Graph], bool]  # whether another graph returns the right result for the same inputs
 
 
-def classify(candidate: Candidate) -> Culprit:
+def classify(candidate: WrongCall) -> Culprit:
     """Decide between the converter of a call and the kernels of its ops."""
     kinds, name = emitted(candidate.graph), describe_converter(candidate.target)
     if not kinds:

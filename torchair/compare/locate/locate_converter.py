@@ -25,7 +25,7 @@ from torchair.compare.base.subgraph import Subgraph, calls_of, neighborhood, par
 from torchair.compare.base.tolerances import Errors
 from torchair.compare.locate.converter_or_kernel import (
     CONVERTER,
-    Candidate,
+    WrongCall,
     classify,
     converted,
     describe_converter,
@@ -160,7 +160,7 @@ def _culprit(nodes: Nodes, node: fx.Node, alone: Alone, judge: Judge) -> Culprit
             str(node.target),
             "its parts are converted correctly, but do not compute its result",
         )
-    return classify(Candidate(node.target, alone.graph, alone.right_op, alone.is_right))
+    return classify(WrongCall(node.target, alone.graph, alone.right_op, alone.is_right))
 
 
 def _parts(nodes: Nodes, node: fx.Node, alone: Alone) -> Nodes | None:

@@ -165,4 +165,5 @@ def _check_entry(path: Path, entry: Any, watches: bool) -> None:
 
 
 def _bad(path: Path, what: str, near: str = "") -> BadOption:
-    return BadOption(f"dump_config_path {path}: {what}", near=near, next="see docs/guide/debugging.md")
+    cure = "see docs/how-to/dump-tensors-and-graphs.md"
+    return BadOption(f"dump_config_path {path}: {what}", near=near, next=cure)

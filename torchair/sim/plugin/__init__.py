@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:
         __name__,
         name,
         "to add an operator, define it with torch.library in the namespace `npu` for the key PrivateUse1 "
-        "(docs/guide/without_hardware.md)",
+        "(docs/tutorials/port-a-torch_npu-script.md)",
     )
 
 

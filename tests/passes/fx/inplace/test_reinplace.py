@@ -17,7 +17,7 @@ from torchair.codegen import build
 from torchair.core.errors import DegradedWarning
 from torchair.passes import FX_PASSES, PassContext, run
 from torchair.passes.fx.analysis import inplace_analysis, inplace_variants
-from torchair.passes.fx.analysis.alias_analysis import Memory, apart
+from torchair.passes.fx.analysis.alias_analysis import Memory, are_disjoint
 from torchair.passes.fx.analysis.inplace_analysis import in_place_variant
 from torchair.passes.fx.inplace.reinplace import reinplace_inplaceable_ops_pass
 from torchair.passes.fx.inplace.reinplace_inputs import reinplace_input_mutated_ops
@@ -532,7 +532,7 @@ def test_apart_is_never_wrong(data: st.DataObject) -> None:
     for view in views:
         nodes.append(graph.placeholder("x"))
         nodes[-1].meta["val"] = view
-    if apart(*nodes):
+    if are_disjoint(*nodes):
         assert not set(views[0].flatten().tolist()) & set(views[1].flatten().tolist())
 
 
@@ -544,7 +544,7 @@ def test_apart_sees_columns_and_rows() -> None:
         nodes = [graph.placeholder("x") for _ in pair]
         for item, value in zip(nodes, pair, strict=True):
             item.meta["val"] = value
-        found.append(apart(*nodes))
+        found.append(are_disjoint(*nodes))
     assert found == [True, True, False]
 
 
