@@ -30,7 +30,7 @@ from torchair.ge.files.verify import verify, verify_emitted
 from torchair.ge.graph import Graph
 
 Run = Callable[[list[Any]], list[Any]]
-TOO_WIDE = re.compile("takes no (DOUBLE|COMPLEX128|INT64) as ")
+TOO_WIDE = re.compile("does not accept (DOUBLE|COMPLEX128|INT64) as ")
 """Why an op is carried through as it is though it has a converter: no type of the IR op holds all values."""
 OLD = TorchVersion(torch.__version__) < "2.12"
 """Is this a torch whose fake tensors err where those of today's do not?"""

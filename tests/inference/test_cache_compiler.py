@@ -852,7 +852,7 @@ def test_cache_commands_list_and_remove_entries(
     path_of(cached).write_bytes(b"x")
     status, out = command("verify")
     assert status == 1
-    assert "no entry of this version" in out
+    assert "not a cache entry of this version" in out
     assert command("rm")[0] == 2
     assert command("rm", "Net_")[1] == f"removed {key}\n"
     assert not path_of(cached).exists()

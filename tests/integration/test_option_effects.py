@@ -201,7 +201,7 @@ def test_that_parameters_must_stay_is_a_warning(mode: str) -> None:
     """Whenever options are computed."""
     run = compile_fn(lambda x: x + 1, {"experimental_config.frozen_parameter": True}, mode, dynamic=False)
     for rows in (2, 3):
-        with pytest.warns(UserWarning, match="frozen_parameter: .* and update them in place"):
+        with pytest.warns(UserWarning, match="frozen_parameter: .* Update parameters in place"):
             run(torch.randn(rows, 4))
 
 

@@ -245,7 +245,7 @@ def test_wrong_layout_of_a_stage_is_fixed(monkeypatch: pytest.MonkeyPatch) -> No
         made = (x * 2).unfold(0, 2, 1)
         return [made, x.unsqueeze(0), (y + 1)[::2], made[0]]
 
-    with pytest.warns(DegradedWarning, match="output 0 has other strides"):
+    with pytest.warns(DegradedWarning, match="output 0 has wrong strides"):
         check(GRAPH, fn)
     monkeypatch.undo()
 

@@ -20,7 +20,7 @@ MODES = ("max-autotune", "npugraph_ex")
 HALVES = (torch.float16, torch.bfloat16)
 FORMS = [False, True]
 """With known sizes, and with symbols."""
-NO_FLOAT = re.compile("takes no (FLOAT|FLOAT16|BF16) as ")
+NO_FLOAT = re.compile("does not accept (FLOAT|FLOAT16|BF16) as ")
 
 
 def agrees(

@@ -127,7 +127,7 @@ def test_cores_are_limited_outside_of_graphs(used: Any) -> None:
     assert len(inside.unique()) == 16
     assert len(wider.unique()) == 32
     assert len(used(x).unique()) > 64
-    with pytest.warns(DegradedWarning, match="where it is the current one"):
+    with pytest.warns(DegradedWarning, match="on a CUDA stream that is not the current one"):
         torchair.npugraph_ex.scope.limit_core_num(16, 16, stream=torch.cuda.Stream())
 
 

@@ -187,7 +187,7 @@ def test_a_scope_in_a_checkpoint(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
     x = X.clone().requires_grad_()
     torch.compiler.reset()
     run = compile_fn(lambda x: checkpoint(part, x, use_reentrant=False), {}, mode, fullgraph=True)
-    with pytest.warns(DegradedWarning, match=r"not computed again.*scope_enter.*test_scopes\.py"):
+    with pytest.warns(DegradedWarning, match=r"not recomputed.*scope_enter.*test_scopes\.py"):
         run(x).sum().backward()
     torch.testing.assert_close(x.grad, (X @ Y).cos() @ Y.T)
 
@@ -471,7 +471,7 @@ PIECES = [writes_behind, prints_alone, sized_by_data, one_name_twice, returned_t
 @MODES
 @CODEGENS
 @pytest.mark.parametrize("fn", PIECES, ids=lambda fn: fn.__name__)
-@pytest.mark.filterwarnings("ignore:output 0 has other strides")  # those of nonzero, and put right
+@pytest.mark.filterwarnings("ignore:output 0 has wrong strides")  # those of nonzero, and put right
 @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
 def test_pieces_do_what_the_whole_does(
     fn: Callable[..., Any], mode: str, codegen: str, capfd: pytest.CaptureFixture[str]

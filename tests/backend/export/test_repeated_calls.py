@@ -24,9 +24,9 @@ def scaled(x: Any, y: Any, how: Any) -> Any:
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A list that grows by one for each call that is checked in full."""
     seen: list[Any] = []
-    checked = LoadedModel._checked
+    checked = LoadedModel._call_checked
     monkeypatch.setattr(
-        LoadedModel, "_checked", lambda self, *call: seen.append(call) or checked(self, *call)
+        LoadedModel, "_call_checked", lambda self, *call: seen.append(call) or checked(self, *call)
     )
     return seen
 

@@ -58,7 +58,7 @@ def test_functions_that_call_themselves_and_those_of_libraries() -> None:
 
 
 def test_unsupported_object_has_no_key() -> None:
-    with pytest.raises(NotPossible, match="no data"):
+    with pytest.raises(NotPossible, match="cannot be serialized"):
         behaviour(closing(object()))
 
 

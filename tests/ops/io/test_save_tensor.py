@@ -178,7 +178,7 @@ def test_what_replays_print_with_goes_with_their_graph(tmp_path: Path) -> None:
         del run
         torch.compiler.reset()
         gc.collect()
-        kept.append(len(row._host_calls) + len(row._gone))  # type: ignore[attr-defined]
+        kept.append(len(row._host_calls) + len(row._freed_calls))  # type: ignore[attr-defined]
     assert kept[-1] == kept[-2], kept
 
 

@@ -335,7 +335,7 @@ def test_convolutions_lie_as_torch_foretells() -> None:
 
 
 # Of a GPU nobody foretells it: told, and put right in every call.
-@pytest.mark.filterwarnings(f"{'ignore' if HAS_GPU else 'error'}:output . has other strides")
+@pytest.mark.filterwarnings(f"{'ignore' if HAS_GPU else 'error'}:output . has wrong strides")
 @pytest.mark.parametrize("mode", ["npugraph_ex", "max-autotune"])
 def test_convolutions_that_lie_otherwise_are_right(mode: str) -> None:
     config = torchair.CompilerConfig()

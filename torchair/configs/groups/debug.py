@@ -74,7 +74,7 @@ class FxSummary(Group):
     skip_compile = graph(
         True,
         "After the report run the FX graph eagerly instead of compiling it.",
-        effect="tests/debug/dumps/test_op_summary.py::test_what_runs_behind_it",
+        effect="tests/debug/dumps/test_op_summary.py::test_op_summary_skips_or_compiles_afterwards",
     )
     path = graph(
         None,
