@@ -145,7 +145,7 @@ def test_a_read_that_cannot_be_compared_is_refused_with_its_line(tmp_path: Path)
         Addressed().forward, config=config, cache_dir=str(tmp_path / "kept")
     )
     x = torch.ones(2)
-    expected = r"not cached, .*test_cache_changes.py:\d+: builtins.id .*; read it before the call"
+    expected = r"not cached, .*test_cache_changes.py:\d+: builtins.id .*; read the value before the call"
     with pytest.warns(DegradedWarning, match=expected):
         got = run(x)
     torch.testing.assert_close(got, Addressed()(x))

@@ -185,7 +185,7 @@ def test_option_acts_or_is_hint_or_warns() -> None:
 def test_option_without_effect_warns_at_assignment() -> None:
     config = torchair.CompilerConfig()
     config.export.export_name = None  # the default
-    with pytest.warns(DegradedWarning, match=r"export.inputs_name='x' is kept, but nothing") as said:
+    with pytest.warns(DegradedWarning, match=r"export.inputs_name='x' has no effect") as said:
         config.export.inputs_name = "x"
     assert said[0].filename == __file__
     config.engine_config.strict = True

@@ -15,7 +15,7 @@ with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
     torchair.sim.install()
 assert [each.category.__name__ for each in told] == ["DegradedWarning"]
-assert "there is one device, not 8" in str(told[0].message)
+assert "there is one device instead of 8" in str(told[0].message)
 assert "install a C++ compiler" in str(told[0].message)
 torchair.sim.install()
 torch.manual_seed(0)

@@ -86,7 +86,7 @@ def test_the_environment_brings_the_device() -> None:
     assert done.stdout.split() == ["2", "True"], done.stderr
     assert run_code("import torchair, torch; assert not hasattr(torch, 'npu')").returncode == 0
     done = run_code("import torchair", TORCHAIR_SIM_NPU="1", TORCHAIR_SIM_DEVICES="many")
-    assert "TORCHAIR_SIM_DEVICES is not a number" in done.stderr
+    assert "TORCHAIR_SIM_DEVICES must be a number" in done.stderr
     assert "must be 0 or 1" in run_code("import torchair", TORCHAIR_SIM_NPU="perhaps").stderr
 
 

@@ -249,7 +249,7 @@ def test_of_several_processes_each_must_know_its_neighbours(
     kernels = StaticShapeCompiler(traced(), "graph_t", CodegenOptions(), OutputLayouts(()), Diagnostics())
     args = [torch.randn(5, 4), torch.randn(4, 4)]
     if told:
-        with pytest.warns(DegradedWarning, match="4 processes, and LOCAL_WORLD_SIZE is"):
+        with pytest.warns(DegradedWarning, match="4 processes, but LOCAL_WORLD_SIZE is"):
             assert kernels((5,), args) is None
     else:
         assert kernels((5,), args) is not None

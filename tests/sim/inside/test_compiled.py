@@ -185,7 +185,7 @@ def test_kernels_of_the_user_stay_the_users() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:auto_functionalized_v2 has no converter")
-@pytest.mark.filterwarnings("ignore:.*put.default has a kernel for tensors of npu")
+@pytest.mark.filterwarnings("ignore:.*put.default has its own kernel for npu")
 def test_kernels_of_the_user_that_write(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHAIR_STRICT", raising=False)
     library = torch.library.Library("sim_test", "FRAGMENT")

@@ -574,7 +574,7 @@ def test_handlers_of_users() -> None:
         torch.npu.register_npu_graph_handler("x")(
             type("Bad", (torch.npu.NpuGraphOpHandler,), {"UPDATE_SPECS": {"x": [("arg", "by", "by")]}})
         )
-    with pytest.raises(ValueError, match="handler for x"):
+    with pytest.raises(ValueError, match="the handler is for x"):
         torch.npu.register_npu_graph_handler("x")(
             type("Bad", (torch.npu.NpuGraphOpHandler,), {"UPDATE_SPECS": {"y": []}})
         )

@@ -203,7 +203,7 @@ def test_tensors_in_one() -> None:
     assert torch_npu.utils.is_combined_tensor_valid(whole, tensors)
     assert not torch_npu.utils.is_combined_tensor_valid(whole, tensors[::-1])
     assert torch_npu.utils.get_part_combined_tensor(whole, 4, 2).tolist() == [4.0] * 2
-    with pytest.raises(RuntimeError, match="7 numbers"):
+    with pytest.raises(RuntimeError, match="exceeds the 7 elements"):
         torch_npu.utils.get_part_combined_tensor(whole, 4, 4)
 
 

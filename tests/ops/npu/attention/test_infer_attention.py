@@ -290,7 +290,7 @@ def test_types_that_only_a_code_tells():
     ("query", "value", "more", "what"),
     [
         (rand(2, 5, 32), K, {"input_layout": "SBND"}, "no layout"),
-        (rand(2, 5, 4, 8), K, {}, "has 3 dims"),
+        (rand(2, 5, 4, 8), K, {}, "must have 3 dims"),
         (rand(2, 5, 32), rand(2, 7, 2, 8), {}, "have 3 dims"),
         (rand(2, 5, 32), rand(2, 7), {"block_table": TABLE}, "3 or 4 or 5 dims"),
         (rand(2, 5, 32), K, {"num_heads": 0}, "at least one head"),
