@@ -422,7 +422,7 @@ class TestNumbers:
         for wrong in ((1e-2,), (-1, 0), "ab", {torch.float32: 1}):
             with pytest.raises(BadOption, match="must be a pair"):
                 compare(model, x, tolerances=wrong)  # type: ignore[arg-type]
-        with pytest.raises(BadOptionType, match="by dtype"):
+        with pytest.raises(BadOptionType, match="dtypes as keys"):
             compare(model, x, tolerances={"float32": (1, 1)})  # type: ignore[dict-item]
 
 

@@ -53,10 +53,10 @@ DIFFERENT = {
     "a subclass": (((X.as_subclass(type("Sub", (torch.Tensor,), {})), Y, 2), {}), ""),
     "another size": (((X[1:], Y[1:], 2), {}), "other sizes"),
     "another type": (((X.double(), Y, 2), {}), "must be"),
-    "another value": (((X, Y, 3), {}), "how was 2"),
-    "an equal value": (((X, Y, 2.0), {}), "how was 2"),
-    "a flag": (((X, Y, True), {}), "how was 2"),
-    "one too few": (((X, Y), {}), "how was 2"),
+    "another value": (((X, Y, 3), {}), "how must be 2"),
+    "an equal value": (((X, Y, 2.0), {}), "how must be 2"),
+    "a flag": (((X, Y, True), {}), "how must be 2"),
+    "one too few": (((X, Y), {}), "how must be 2"),
     "one too many": (((X, Y, 2, None), {}), "do not match the signature"),
 }
 
