@@ -90,8 +90,6 @@ def test_windows_in_older_versions_of_inductor(
         assert torch.equal(run(memory[:8]), fn(memory[:8]))
     torch._dynamo.reset()
     run = compile_fn(fn, mode=mode, codegen="inductor", dynamic=False)
-    with pytest.warns(
-        torchair.DegradedWarning, match="input arg0_1, whose storage offset is not 0"
-    ):
+    with pytest.warns(torchair.DegradedWarning, match="input arg0_1, whose storage offset is not 0"):
         assert torch.equal(run(memory[8:16]), fn(memory[8:16]))
     assert torch.equal(run(memory[:8]), fn(memory[:8]))

@@ -40,7 +40,7 @@ LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 IDIOMS = {
     r"(?<![Tt]here )\bis no\b(?! `| longer)": "is not a",
     r"(?<![Tt]here )\bare no\b(?! (?:\w+ )?(?:tests?|cycles|device))": "are not",
-    r"\b[Ww]hoever\b": "users who, the caller",
+    r"\b(?i:whoever)\b": "users who, the caller",
     r"\b[Nn]obody\b": "name the reader",
     r"\b(?:is|are|was|were) told\b": "warned, logged, reported",
     r"\bstands? (?:in|at|beside|before|behind|for itself)\b": "is in",
