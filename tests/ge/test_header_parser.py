@@ -282,16 +282,16 @@ def test_many_mutated_headers() -> None:
     "begin", ["", "REG_OP(A)", 'REG_OP(A).ATTR(k, String, "', "REG_OP(A).ATTR(k, Float, "]
 )
 def test_long_texts_take_no_long_time(begin: str, piece: str) -> None:
-    started = time.process_time()
+    started = time.thread_time()
     is_read_or_refused(begin + piece * 3_000)
-    assert time.process_time() - started < 1
+    assert time.thread_time() - started < 1
 
 
 def test_an_op_may_have_many_clauses() -> None:
     clauses = [f".INPUT(x{i}, {{DT_BOOL}}).ATTR(k{i}, Int, 1).OUTPUT(y{i}, ALL())" for i in range(4_000)]
-    started = time.process_time()
+    started = time.thread_time()
     (proto,) = read(op("A", *clauses))
-    assert time.process_time() - started < 3
+    assert time.thread_time() - started < 3
     assert len(proto.inputs) == len(proto.attrs) == len(proto.outputs) == 4_000
 
 
